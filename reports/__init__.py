@@ -1,0 +1,1 @@
+"""What the user takes away: summary, markdown report, launch files of the winner."""

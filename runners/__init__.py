@@ -1,0 +1,1 @@
+"""How a plan is carried out: as a description, on this machine, on Ray, or simulated."""

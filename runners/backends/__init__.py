@@ -1,0 +1,1 @@
+"""Plan in, LaunchSpec out: one file a framework; nothing is started here."""

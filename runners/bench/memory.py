@@ -1,0 +1,85 @@
+"""A rank's memory: its limit, and the peak from the model's first byte to the last step."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+
+class MemoryMeter(Protocol):
+    """Starts when made, after imports and before the model."""
+
+    def peak_bytes(self) -> int:
+        """The most that the rank has held since the start."""
+        ...
+
+    def details(self) -> dict[str, Any]:
+        """What else is known: allocator counters, bytes on the device."""
+        ...
+
+
+def _proc_status_bytes(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {key}")
+
+
+class CpuMemoryMeter:
+    """Resident bytes above those at the start; RLIMIT_DATA makes too large a plan really fail.
+
+    RLIMIT_DATA counts what is allocated (VmData), the peak counts what was touched (VmHWM).
+    """
+
+    def __init__(self, limit_bytes: int | None) -> None:
+        self._baseline_bytes = _proc_status_bytes("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to the present VmRSS
+        if limit_bytes is not None:
+            ceiling = _proc_status_bytes("VmData") + limit_bytes
+            resource.setrlimit(resource.RLIMIT_DATA, (ceiling, ceiling))
+
+    def peak_bytes(self) -> int:
+        """Highest resident size since the start, less the resident size at the start."""
+        return max(0, _proc_status_bytes("VmHWM") - self._baseline_bytes)
+
+    def details(self) -> dict[str, Any]:
+        """The baseline that the peak is counted from."""
+        return {"baseline_bytes": self._baseline_bytes, "allocator_retries": 0}
+
+
+class CudaMemoryMeter:
+    """The allocator's peak; the limit is enforced as a fraction of the device."""
+
+    def __init__(self, device: torch.device, limit_bytes: int | None) -> None:
+        self._device = device
+        self._free_at_start_bytes, total_bytes = torch.cuda.mem_get_info(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        if limit_bytes is not None:
+            fraction = min(1.0, limit_bytes / total_bytes)
+            torch.cuda.set_per_process_memory_fraction(fraction, device)
+
+    def peak_bytes(self) -> int:
+        """Most bytes that the allocator had reserved from the device at once."""
+        return torch.cuda.max_memory_reserved(self._device)
+
+    def details(self) -> dict[str, Any]:
+        """Allocator peaks and retries, and what the device itself says is in use."""
+        free_bytes, total_bytes = torch.cuda.mem_get_info(self._device)
+        stats = torch.cuda.memory_stats(self._device)
+        return {
+            "peak_allocated_bytes": torch.cuda.max_memory_allocated(self._device),
+            "peak_reserved_bytes": torch.cuda.max_memory_reserved(self._device),
+            "device_used_bytes": total_bytes - free_bytes,
+            "device_free_at_start_bytes": self._free_at_start_bytes,
+            "allocator_retries": stats.get("num_alloc_retries", 0),
+        }
+
+
+def memory_meter(device: torch.device, limit_bytes: int | None) -> MemoryMeter:
+    """The meter for this device; the limit holds from now on."""
+    if device.type == "cuda":
+        return CudaMemoryMeter(device, limit_bytes)
+    return CpuMemoryMeter(limit_bytes)

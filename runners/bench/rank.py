@@ -1,0 +1,136 @@
+"""One rank from its start to its report, phase by phase."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from pathlib import Path
+from typing import Any, assert_never
+
+import torch
+import torch.distributed as dist
+
+from runners.bench.launch_folder import LaunchFolder
+from runners.bench.measure import slowest, timed_step
+from runners.bench.memory import MemoryMeter, memory_meter
+from runners.bench.rank_report import RankReport
+from runners.bench.ranks import RankPlace, rank_device, start_process_group
+from runners.bench.training import Training
+from tuner.outcome import Phase
+from tuner.plan import Backend
+
+
+def run_rank(launch_path: Path, results: Path | None) -> int:
+    """Runs this rank whole; 0 when it trained to the end, 1 when it raised."""
+    place = RankPlace.from_environment()
+    path = None if results is None else results / f"rank-{place.rank}.json"
+    report = RankReport(rank=place.rank, path=path)
+    report.write()
+    meters: list[MemoryMeter] = []
+    try:
+        result = _trained(LaunchFolder.read(launch_path), place, report, meters)
+        report.succeed(result)
+    except Exception as error:  # the one place: where a rank dies, its report is what remains
+        memory = {"peak_bytes": meters[0].peak_bytes(), **meters[0].details()} if meters else None
+        report.fail(error, memory)
+        traceback.print_exc()
+        return 1
+    if place.rank == 0:
+        _print_summary(result)
+    return 0
+
+
+def _trained(
+    launch: LaunchFolder, place: RankPlace, report: RankReport, meters: list[MemoryMeter]
+) -> dict[str, Any]:
+    expected = launch.training.num_ranks
+    if place.num_ranks != expected:
+        raise ValueError(
+            f"these launch files are for {expected} ranks, but {place.num_ranks} were started; "
+            f"start {expected} (torchrun --nproc-per-node, --nnodes)"
+        )
+    _import_framework(launch.training.backend)
+    report.enter(Phase.PROCESS_GROUP)
+    device = rank_device(place)
+    start_process_group(place, device)
+    dist.barrier()
+    report.enter(Phase.MODEL)
+    meters.append(memory_meter(device, launch.training.memory_limit_bytes))
+    torch.manual_seed(launch.training.seed)
+    training = _built(launch, device)
+    report.enter(Phase.FIRST_STEP)
+    return _measured(launch, training, device, report, meters[0])
+
+
+def _import_framework(backend: Backend) -> None:
+    """Imports before memory is counted and limited: they are not the plan's."""
+    match backend:
+        case Backend.PYTORCH:
+            import runners.bench.pytorch_training
+        case Backend.DEEPSPEED:
+            import runners.bench.deepspeed_training
+        case Backend.MEGATRON:
+            import runners.bench.megatron_training  # noqa: F401
+        case _:
+            assert_never(backend)
+
+
+def _built(launch: LaunchFolder, device: torch.device) -> Training:
+    match launch.training.backend:
+        case Backend.PYTORCH:
+            from runners.bench.pytorch_training import pytorch_training
+
+            return pytorch_training(launch, device)
+        case Backend.DEEPSPEED:
+            from runners.bench.deepspeed_training import deepspeed_training
+
+            return deepspeed_training(launch, device)
+        case Backend.MEGATRON:
+            from runners.bench.megatron_training import megatron_training
+
+            return megatron_training(launch, device)
+        case _:
+            assert_never(launch.training.backend)
+
+
+def _measured(
+    launch: LaunchFolder,
+    training: Training,
+    device: torch.device,
+    report: RankReport,
+    meter: MemoryMeter,
+) -> dict[str, Any]:
+    num_warmup = launch.training.warmup_steps
+    seconds: list[float] = []
+    losses: list[float] = []
+    begin = time.perf_counter()
+    for index in range(num_warmup + launch.training.steps):
+        seconds.append(timed_step(training, index, device))
+        losses.append(training.loss())
+        if index == 0:
+            report.enter(Phase.STEPS)
+    slowest_s = slowest(seconds, device)
+    return {
+        "warmup_times_s": slowest_s[:num_warmup],
+        "step_times_s": slowest_s[num_warmup:],
+        "steps_wall_s": time.perf_counter() - begin,
+        "losses": losses,
+        "peak_memory_bytes": meter.peak_bytes(),
+        "memory": meter.details(),
+        "effective": training.effective(),
+        "tokens_per_step": launch.training.seq_len * launch.training.global_batch_sequences,
+        "torch_version": torch.__version__,
+    }
+
+
+def _print_summary(result: dict[str, Any]) -> None:
+    """One line for a launch by hand; the report file holds everything."""
+    times = sorted(result["step_times_s"])
+    median_s = times[len(times) // 2]
+    tokens_per_s = result["tokens_per_step"] / median_s
+    print(  # noqa: T201  # what torchrun shows to a person
+        f"paratune bench: step_time_s={median_s:.4f} (median of {len(times)}) "
+        f"tokens_per_s={tokens_per_s:.1f} peak_memory_bytes={result['peak_memory_bytes']} "
+        f"loss={result['losses'][0]:.4f}->{result['losses'][-1]:.4f}",
+        flush=True,
+    )

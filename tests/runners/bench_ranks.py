@@ -1,0 +1,159 @@
+"""Starts training ranks for tests: forked from a server that has imported the frameworks once.
+
+The product starts each rank as a fresh process (and has its own tests); here many layouts are
+tried, and importing three frameworks on four ranks each time would take minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from runners.backends.launch import launch_for
+from tuner.cluster import Cluster, Device, Gpu
+from tuner.launch import Measurement
+from tuner.plan import ParallelPlan
+from tuner.study_folder import write_launch_files
+from tuner.workload import HfModel, ModelShape, Workload
+
+os.environ["OMP_NUM_THREADS"] = "1"
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    [
+        "runners.bench.rank",
+        "runners.bench.pytorch_training",
+        "runners.bench.deepspeed_training",
+        "runners.bench.megatron_training",
+    ]
+)
+
+LLAMA_CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "max_position_embeddings": 128,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-05,
+    "tie_word_embeddings": False,
+}
+"""The shape of a Llama, small: grouped queries, gated MLP, untied embeddings."""
+
+
+def tiny_workload(**changes: Any) -> Workload:
+    """Eight sequences of 32 tokens a step; ``changes`` are to the model's config.json."""
+    config = LLAMA_CONFIG | changes
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    shape = ModelShape(
+        family=config["model_type"],
+        num_layers=config["num_hidden_layers"],
+        hidden=hidden,
+        num_heads=heads,
+        num_kv_heads=config["num_key_value_heads"],
+        head_dim=hidden // heads,
+        ffn=config["intermediate_size"],
+        vocab=config["vocab_size"],
+        max_positions=config["max_position_embeddings"],
+        gated_mlp=True,
+        tied_embeddings=config["tie_word_embeddings"],
+        num_params=1,
+    )
+    model = HfModel(name="tiny", config_text=json.dumps(config), shape=shape)
+    return Workload(model=model, seq_len=32, global_batch_sequences=8, learning_rate=1e-3)
+
+
+def cpu_cluster(num_ranks: int) -> Cluster:
+    """This many CPU ranks of one node."""
+    gpu = Gpu(
+        name="cpu",
+        device=Device.CPU,
+        memory_bytes=2**31,
+        flops_per_s={"fp32": 1e11, "bf16": 1e11, "fp16": 1e11},
+        memory_bytes_per_s=1e10,
+        link_bytes_per_s=1e10,
+    )
+    return Cluster(gpu=gpu, gpus_per_node=num_ranks)
+
+
+def trained(
+    plan: ParallelPlan,
+    folder: Path,
+    *,
+    num_ranks: int,
+    workload: Workload | None = None,
+    measurement: Measurement | None = None,
+    limit_s: float = 90,
+) -> list[dict[str, Any]]:
+    """The rank reports of a launch of this plan, by rank; fails with the log of a bad rank."""
+    spec = launch_for(
+        plan,
+        workload or tiny_workload(),
+        cpu_cluster(num_ranks),
+        measurement or Measurement(warmup_steps=1, steps=2),
+    )
+    launch = folder / "launch"
+    write_launch_files(spec, launch)
+    port = str(_free_port())
+    ranks: list[Any] = []
+    for rank in range(num_ranks):
+        env = {
+            **dict(spec.env),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(num_ranks),
+            "LOCAL_WORLD_SIZE": str(num_ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        ranks.append(_CONTEXT.Process(target=_rank, args=(launch, folder, rank, env), daemon=True))
+    for process in ranks:
+        process.start()
+    deadline = time.monotonic() + limit_s
+    try:
+        for process in ranks:
+            process.join(max(0.0, deadline - time.monotonic()))
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
+    reports = []
+    for rank in range(num_ranks):
+        path = folder / f"rank-{rank}.json"
+        log = (folder / f"rank-{rank}.log").read_text()[-6000:]
+        report = json.loads(path.read_text()) if path.exists() else {"status": "never started"}
+        assert report["status"] == "ok", f"rank {rank} of {plan.label()}: {report}\n{log}"
+        reports.append(report["result"])
+    return reports
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _rank(launch: Path, folder: Path, rank: int, env: dict[str, str]) -> None:
+    from runners.bench.rank import run_rank
+
+    os.environ.update(env)
+    with (folder / f"rank-{rank}.log").open("w") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    import torch
+
+    torch.set_num_threads(1)
+    code = run_rank(launch, folder)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,49 @@
+"""What it is trained on: GPUs (or CPU ranks), nodes and links; no software."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Device(StrEnum):
+    """What a rank computes on."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One kind of GPU, or one CPU rank standing in for it."""
+
+    name: str
+    device: Device
+    memory_bytes: int
+    flops_per_s: Mapping[str, float] = field(hash=False)
+    """Dense peak rate per precision (``bf16``, ...); a missing precision is not supported."""
+    memory_bytes_per_s: float
+    link_bytes_per_s: float
+    """To another GPU of the same node, one direction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Equal nodes of equal GPUs."""
+
+    gpu: Gpu
+    num_nodes: int = 1
+    gpus_per_node: int = 1
+    network_bytes_per_s: float = 50e9
+    """From one GPU to another node, one direction: 400 Gb/s InfiniBand unless given."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_nodes", "gpus_per_node"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all nodes; one rank each."""
+        return self.num_nodes * self.gpus_per_node

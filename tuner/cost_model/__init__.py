@@ -1,0 +1,1 @@
+"""What a plan should cost in bytes and seconds, from shapes and datasheets alone."""

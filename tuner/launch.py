@@ -1,0 +1,52 @@
+"""What would be started, as data: the files of a launch and the program that reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.plan import ParallelPlan
+
+BENCH_MODULE = "runners.bench"
+"""``python -m runners.bench --launch FOLDER`` is what every rank runs."""
+TRAINING_FILE = "training.json"
+"""Model, batch, seed and measurement; the same for all frameworks."""
+MODEL_FILE = "config.json"
+PYTORCH_FILE = "pytorch.toml"
+DEEPSPEED_FILE = "ds_config.json"
+MEGATRON_FILE = "megatron.args"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFile:
+    """A file as it is written, measured and handed to the user, byte for byte."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """Everything that a trial of this plan starts with; nothing has been started."""
+
+    plan: ParallelPlan
+    num_nodes: int
+    ranks_per_node: int
+    files: tuple[LaunchFile, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    """Environment that the framework needs, for every rank."""
+
+    @property
+    def num_ranks(self) -> int:
+        """One a GPU."""
+        return self.num_nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """How a trial is measured."""
+
+    warmup_steps: int = 2
+    steps: int = 5
+    """Whole optimizer steps that count, after those of the warm-up."""
+    memory_limit_bytes: int | None = None
+    """What a rank may allocate; None = all that its device has."""

@@ -1,0 +1,94 @@
+"""What came of a trial: a union, matched to the end wherever it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Discriminator
+
+
+class Phase(StrEnum):
+    """Where a rank is, in order; each phase has its own time limit."""
+
+    START = "start"
+    PROCESS_GROUP = "process_group"
+    MODEL = "model"
+    FIRST_STEP = "first_step"
+    STEPS = "steps"
+    DONE = "done"
+
+
+class Source(StrEnum):
+    """Where a number comes from; numbers of two sources never share a column."""
+
+    MEASURED = "measured"
+    SIMULATED = "simulated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The plan trained; times are of whole optimizer steps, of the slowest rank."""
+
+    step_times_s: tuple[float, ...]
+    step_time_s: float
+    """Median of the steps after warm-up."""
+    step_time_ci_s: tuple[float, float]
+    """95 % interval of the median."""
+    tokens_per_s: float
+    peak_memory_bytes: int
+    """Of the fullest rank."""
+    peak_memory_bytes_by_rank: tuple[int, ...]
+    losses: tuple[float, ...] = ()
+    """Mean over the global batch, one a step, warm-up included."""
+    allocator_retries: int = 0
+    """CUDA only: times that the allocator had to free its cache to go on; > 0 means nearly full."""
+    source: Source = Source.MEASURED
+    kind: Literal["measured"] = "measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """The plan breaks rules; nothing was started."""
+
+    reasons: tuple[str, ...]
+    kind: Literal["rejected"] = "rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """A rank could not allocate."""
+
+    rank: int
+    phase: Phase
+    message: str
+    source: Source = Source.MEASURED
+    kind: Literal["out_of_memory"] = "out_of_memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOut:
+    """Ranks stayed in a phase longer than its limit and were ended."""
+
+    ranks: tuple[int, ...]
+    phase: Phase
+    limit_s: float
+    kind: Literal["timed_out"] = "timed_out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A rank raised or was killed; the earliest one is named."""
+
+    rank: int
+    phase: Phase
+    error: str
+    """Type of the exception, or the signal."""
+    message: str
+    infrastructure: bool = False
+    """True where the machine, not the plan, is to blame: worth another try."""
+    kind: Literal["failed"] = "failed"
+
+
+Outcome = Annotated[Measured | Rejected | OutOfMemory | TimedOut | Failed, Discriminator("kind")]

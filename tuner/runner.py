@@ -1,0 +1,37 @@
+"""The seam between the study and whatever carries a plan out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from tuner.launch import LaunchSpec
+from tuner.outcome import Outcome, Phase
+from tuner.plan import ParallelPlan
+
+PhaseListener = Callable[[Phase], None]
+"""Called when the slowest rank of the running trial enters a phase."""
+
+
+class Runner(Protocol):
+    """Carries plans out, one at a time."""
+
+    def describe(self, plan: ParallelPlan) -> LaunchSpec:
+        """What ``run`` would start; starts nothing."""
+        ...
+
+    def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
+        """Tries the plan once, keeping files, logs and results in ``folder``.
+
+        A plan's own failure is an outcome. When this returns, or raises (KeyboardInterrupt
+        included), no process of the trial is left.
+
+        Raises:
+            RuntimeError: the runner itself is broken (no Ray, no disk): the study cannot go on.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees what the runner holds; may be called twice."""
+        ...

@@ -1,0 +1,1 @@
+"""Which legal plan to try next: Optuna samplers, one file a kind."""

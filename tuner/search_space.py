@@ -1,0 +1,28 @@
+"""The seam between the study and the rules: legal plans, and why the others are not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.plan import ParallelPlan, PlanValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """How many plans a rule removed, of those that the rules before it had left."""
+
+    rule: str
+    removed: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """The knobs with their options, the legal plans, and the waterfall that led to them."""
+
+    knobs: tuple[tuple[str, tuple[PlanValue, ...]], ...]
+    plans: tuple[ParallelPlan, ...]
+    """Legal, in a fixed order."""
+    waterfall: tuple[Removal, ...]
+    num_combinations: int
+    """Combinations of options before any rule."""

@@ -1,0 +1,173 @@
+"""The study folder: the one place that joins its paths, writes its files and reads them back."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from tuner.errors import UserError
+from tuner.launch import LaunchSpec
+from tuner.trial import Trial
+
+_TRIAL = TypeAdapter(Trial)
+FORMAT = 1
+"""Raised when a folder of an older paratune can no longer be read."""
+
+
+class StudyFolder:
+    """Where a study is kept: everything that is reported is a function of this folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def job_file(self) -> Path:
+        """The job as resolved, JSON."""
+        return self.path / "job.json"
+
+    @property
+    def environment_file(self) -> Path:
+        """Versions and devices, JSON."""
+        return self.path / "environment.json"
+
+    @property
+    def journal_file(self) -> Path:
+        """Optuna's journal."""
+        return self.path / "journal.log"
+
+    @property
+    def waterfall_file(self) -> Path:
+        """What each rule removed, JSON."""
+        return self.path / "waterfall.json"
+
+    @property
+    def report_file(self) -> Path:
+        """The report for people."""
+        return self.path / "report.md"
+
+    @property
+    def best_folder(self) -> Path:
+        """The launch files of the fastest plan, with a README."""
+        return self.path / "best"
+
+    def trial_folder(self, number: int) -> Path:
+        """One trial: ``launch/``, ``rank-N.json``, ``rank-N.log``, ``trial.json``."""
+        return self.path / "trials" / f"{number:04d}"
+
+    def launch_folder(self, number: int) -> Path:
+        """The launch files that the trial ran with."""
+        return launch_folder(self.trial_folder(number))
+
+    def create(self) -> None:
+        """Makes the folder where it is missing.
+
+        Raises:
+            UserError: the path is a file, or cannot be written.
+        """
+        try:
+            (self.path / "trials").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"the study folder {self.path} must be a folder that can be written: {error}; "
+                "give another one with --study"
+            ) from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the folder for one driver; the lock goes with the process.
+
+        Raises:
+            UserError: another driver holds it.
+        """
+        with (self.path / "lock").open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                lock.seek(0)
+                raise UserError(
+                    f"the study folder {self.path} must have one driver, but process "
+                    f"{lock.read().strip() or 'unknown'} is using it; wait for it, or give "
+                    "another folder with --study"
+                ) from error
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            yield
+
+    def append(self, trial: Trial) -> None:
+        """Keeps a trial; done before the next one starts."""
+        write_atomically(
+            self.trial_folder(trial.number) / "trial.json", _TRIAL.dump_json(trial, indent=2)
+        )
+
+    def trials(self) -> tuple[Trial, ...]:
+        """All trials that ended, by number.
+
+        Raises:
+            UserError: a trial's file cannot be read.
+        """
+        found = []
+        for path in sorted(self.path.glob("trials/*/trial.json")):
+            try:
+                found.append(_TRIAL.validate_json(path.read_bytes()))
+            except (ValidationError, OSError) as error:
+                raise UserError(
+                    f"{path} must be a trial as paratune writes it, but it cannot be read "
+                    f"({_first_line(error)}); move that trial's folder away to go on without it"
+                ) from error
+        return tuple(found)
+
+    def write_json(self, path: Path, value: Mapping[str, Any]) -> None:
+        """Writes a JSON file of this folder at once."""
+        write_atomically(path, json.dumps(value, indent=2).encode())
+
+    def read_json(self, path: Path) -> dict[str, Any]:
+        """Reads a JSON file of this folder.
+
+        Raises:
+            UserError: it is missing or is not JSON.
+        """
+        try:
+            value = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{path} must be JSON as paratune writes it, but it cannot be read "
+                f"({_first_line(error)}); is {self.path} a study folder?"
+            ) from error
+        if not isinstance(value, dict):
+            raise UserError(f"{path} must hold a JSON object, got {type(value).__name__}")
+        return value
+
+
+def launch_folder(trial_folder: Path) -> Path:
+    """Where a trial keeps its launch files."""
+    return trial_folder / "launch"
+
+
+def write_launch_files(spec: LaunchSpec, folder: Path) -> None:
+    """Writes the files of a launch into a folder, making it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in spec.files:
+        (folder / file.name).write_text(file.text)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces a file at once: a reader, or a crash, never finds half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

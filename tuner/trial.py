@@ -1,0 +1,22 @@
+"""A trial: one plan tried once, with its outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.outcome import Outcome
+from tuner.plan import ParallelPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One plan tried once; ``number`` counts from 0 in a study."""
+
+    number: int
+    plan: ParallelPlan
+    outcome: Outcome
+    started_at: float
+    """Seconds since the epoch."""
+    wall_s: float
+    reason: str = ""
+    """Why this plan was tried now, in words: ``pytorch's default``, ``expected gain 4 %``."""
