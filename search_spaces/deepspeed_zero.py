@@ -1,0 +1,37 @@
+"""What DeepSpeed cannot do, or not together."""
+
+from __future__ import annotations
+
+from search_spaces.pinned import simple_rule
+from search_spaces.rule import Rule
+from tuner.plan import Backend
+
+DEEPSPEED_RULES: tuple[Rule, ...] = (
+    simple_rule(
+        "DS-20",
+        Backend.DEEPSPEED,
+        lambda arrays, _: (arrays.ints("pp") > 1) & (arrays.ints("zero_stage") > 1),
+        "zero_stage must be 0 or 1 with pp > 1",
+        "deepspeed/runtime/pipe/engine.py",
+    ),
+    simple_rule(
+        "DS-24",
+        Backend.DEEPSPEED,
+        lambda arrays, _: (arrays.ints("pp") > 1) & (arrays.ints("tp") > 1),
+        "tp and pp cannot both be above 1: DeepSpeed combines them only through Megatron",
+        "deepspeed/module_inject/auto_ep_folding.py; DeepSpeed issue 7147",
+    ),
+    simple_rule(
+        "DS-60",
+        Backend.DEEPSPEED,
+        lambda arrays, _: (
+            (arrays.ints("vpp") > 1)
+            | (arrays.ints("cp") > 1)
+            | (arrays.ints("ep") > 1)
+            | arrays.flags("sequence_parallel")
+            | arrays.equals("precision", "fp8")
+        ),
+        "vpp, cp and ep must be 1, sequence_parallel false and precision not fp8 with DeepSpeed",
+        "ours: PipelineModule does not interleave; the others are not carried out yet",
+    ),
+)

@@ -1,0 +1,43 @@
+"""What Megatron-Core cannot do, or not together, without Transformer Engine."""
+
+from __future__ import annotations
+
+from search_spaces.pinned import simple_rule
+from search_spaces.plan_arrays import BoolArray, PlanArrays
+from search_spaces.rule import Rule, Setting
+from tuner.plan import Backend
+
+
+def _interleaved_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
+    pp = arrays.ints("pp")
+    return (arrays.ints("vpp") > 1) & (setting.num_microbatches(arrays) % pp != 0)
+
+
+MEGATRON_RULES: tuple[Rule, ...] = (
+    simple_rule(
+        "MC-90",
+        Backend.MEGATRON,
+        lambda arrays, _: arrays.ints("zero_stage") > 1,
+        "zero_stage must be 0 or 1 with Megatron-Core",
+        "ours: Megatron-FSDP is not carried out yet",
+    ),
+    simple_rule(
+        "MC-18",
+        Backend.MEGATRON,
+        lambda arrays, _: (
+            (arrays.ints("cp") > 1)
+            | (arrays.ints("ep") > 1)
+            | arrays.equals("precision", "fp8")
+            | ~arrays.equals("offload", "none")
+        ),
+        "cp and ep must be 1, precision not fp8 and offload none with Megatron-Core",
+        "megatron/core/transformer/dot_product_attention.py: cp needs Transformer Engine",
+    ),
+    simple_rule(
+        "MC-21",
+        Backend.MEGATRON,
+        _interleaved_breaks,
+        "the micro-batches of a step must be a multiple of pp with vpp > 1",
+        "megatron/core/pipeline_parallel/schedules.py",
+    ),
+)

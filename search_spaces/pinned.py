@@ -1,0 +1,26 @@
+"""Rules of the commonest shape: in some case a knob has only these options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from search_spaces.plan_arrays import BoolArray, PlanArrays
+from search_spaces.rule import Rule, Setting
+from tuner.plan import Backend, ParallelPlan
+
+
+def simple_rule(
+    rule_id: str,
+    backend: Backend,
+    breaks: Callable[[PlanArrays, Setting], BoolArray],
+    must: str,
+    source: str,
+) -> Rule:
+    """A rule whose sentence is what must hold, followed by the plan that was got."""
+
+    def says(plan: ParallelPlan, _: Setting) -> str:
+        return f"{must}; got {plan.label()}"
+
+    return Rule(
+        id=rule_id, backends=(backend,), breaks=breaks, says=says, summary=must, source=source
+    )

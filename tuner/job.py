@@ -1,0 +1,380 @@
+"""The job file: a strict schema, and what it says as a workload, a cluster and a search."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import psutil
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from tuner.cluster import Cluster, Device
+from tuner.errors import UserError
+from tuner.hf_config import hf_model
+from tuner.launch import Measurement
+from tuner.outcome import Phase
+from tuner.plan import Backend, Offload, PlanValue, Precision, Recompute
+from tuner.presets import CPU_NAME, GPUS, cpu_rank, gpu_named
+from tuner.units import parsed_bytes, parsed_seconds, size_text
+from tuner.workload import FactoryModel, Model, Workload
+
+
+def _size(value: Any) -> Any:
+    return parsed_bytes(value) if isinstance(value, str) else value
+
+
+def _time(value: Any) -> Any:
+    return parsed_seconds(value) if isinstance(value, str) else value
+
+
+def _listed(value: Any) -> Any:
+    if value == "auto":
+        return None
+    return value if isinstance(value, list) or value is None else [value]
+
+
+Size = Annotated[int, BeforeValidator(_size), Field(gt=0)]
+Seconds = Annotated[float, BeforeValidator(_time), Field(gt=0)]
+Degree = Annotated[int, Field(ge=1, strict=True)]
+Degrees = Annotated[list[Degree] | None, BeforeValidator(_listed), Field(min_length=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class WorkloadSection(_Strict):
+    """``workload``: what is trained."""
+
+    model: str
+    seq_len: Degree
+    global_batch: Degree
+    optimizer: Literal["adamw"] = "adamw"
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    vocab_size: Degree | None = None
+    """Only with ``package.module:factory``: token ids are below it."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+
+class ClusterSection(_Strict):
+    """``cluster``: what it is trained on."""
+
+    gpu: str
+    num_nodes: Degree = 1
+    gpus_per_node: Degree
+    memory: Size | None = None
+    """Of one GPU; needed only to plan with less than the datasheet says."""
+
+
+class SearchSection(_Strict):
+    """``search``: a list, one value, or auto for every knob."""
+
+    backend: Annotated[list[Backend] | None, BeforeValidator(_listed), Field(min_length=1)] = None
+    zero_stage: Annotated[
+        list[Annotated[int, Field(ge=0, le=3, strict=True)]] | None,
+        BeforeValidator(_listed),
+        Field(min_length=1),
+    ] = None
+    dp_replicate: Degrees = None
+    micro_batch: Degrees = None
+    tp: Degrees = None
+    pp: Degrees = None
+    vpp: Degrees = None
+    cp: Degrees = None
+    ep: Degrees = None
+    sequence_parallel: Annotated[
+        list[Annotated[bool, Field(strict=True)]] | None,
+        BeforeValidator(_listed),
+        Field(min_length=1),
+    ] = None
+    precision: Annotated[list[Precision] | None, BeforeValidator(_listed), Field(min_length=1)] = (
+        None
+    )
+    recompute: Annotated[list[Recompute] | None, BeforeValidator(_listed), Field(min_length=1)] = (
+        None
+    )
+    offload: Annotated[list[Offload] | None, BeforeValidator(_listed), Field(min_length=1)] = None
+
+
+class BudgetSection(_Strict):
+    """``budget``: when the study stops."""
+
+    trials: Degree = 30
+    time: Seconds | None = None
+
+
+class MemorySection(_Strict):
+    """``memory``: what a rank may allocate."""
+
+    margin: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    limit: Size | None = None
+
+
+class MeasureSection(_Strict):
+    """``measure``: whole optimizer steps of a trial."""
+
+    warmup_steps: Degree = 2
+    steps: Annotated[int, Field(ge=2, strict=True)] = 5
+
+
+class LimitsSection(_Strict):
+    """``limits``: how long a trial may stay in each phase."""
+
+    start: Seconds = 120
+    process_group: Seconds = 60
+    model: Seconds = 300
+    first_step: Seconds = 300
+    steps: Seconds = 600
+
+
+class JobFile(_Strict):
+    """The whole job file."""
+
+    workload: WorkloadSection
+    cluster: ClusterSection | Literal["auto"] = "auto"
+    search: SearchSection = SearchSection()
+    budget: BudgetSection = BudgetSection()
+    memory: MemorySection = MemorySection()
+    measure: MeasureSection = MeasureSection()
+    limits: LimitsSection = LimitsSection()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job file, read, checked and resolved."""
+
+    workload: Workload
+    cluster: Cluster
+    asked: Mapping[str, tuple[PlanValue, ...]]
+    """Options per knob that the user gave; a missing knob is automatic."""
+    trials: int
+    time_s: float | None
+    memory_limit_bytes: int
+    measurement: Measurement
+    phase_limits_s: Mapping[Phase, float]
+    resolved: Mapping[str, Any]
+    """The file as JSON with its defaults filled in, for the study folder."""
+
+
+def read_job(path: Path, found: Cluster | None) -> Job:
+    """Reads a job file.
+
+    Args:
+        path: the YAML file; model paths in it are relative to its folder.
+        found: the cluster of this machine, for ``cluster: auto``; None where nothing was found.
+
+    Raises:
+        UserError: anything that is wrong with it, with file, key, what was got and what to do.
+    """
+    file = _validated(path, _yaml(path))
+    cluster = _cluster(path, file, found)
+    limit_bytes = _memory_limit_bytes(path, file, cluster)
+    asked = {
+        name: tuple(str(v) if isinstance(v, str) else v for v in options)
+        for name, options in file.search
+        if options is not None
+    }
+    return Job(
+        workload=_workload(path, file.workload),
+        cluster=cluster,
+        asked=asked,
+        trials=file.budget.trials,
+        time_s=file.budget.time,
+        memory_limit_bytes=limit_bytes,
+        measurement=Measurement(
+            warmup_steps=file.measure.warmup_steps,
+            steps=file.measure.steps,
+            memory_limit_bytes=limit_bytes,
+        ),
+        phase_limits_s={Phase(name): float(limit) for name, limit in file.limits},
+        resolved=file.model_dump(mode="json"),
+    )
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise UserError(f"the job file {path} must be a file that can be read: {reason}") from error
+    try:
+        value = yaml.load(text, Loader=_UniqueKeyLoader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} must be YAML, but {' '.join(str(error).split())}") from error
+    if not isinstance(value, dict):
+        got = "nothing" if value is None else type(value).__name__
+        raise UserError(f"{path} must hold keys such as workload and cluster, got {got}")
+    return value
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML lets a later key silently replace an earlier one; a job must not."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]  # PyYAML's stubs
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            if isinstance(key, str):
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _validated(path: Path, values: Mapping[str, Any]) -> JobFile:
+    try:
+        return JobFile.model_validate(values)
+    except ValidationError as error:
+        problems = [_sentence(problem) for problem in error.errors()]
+        # A union (a section or "auto") reports once per member; the section's word is enough.
+        unique = list(dict.fromkeys(problem for problem in problems if problem))
+        raise UserError("\n".join(f"{path}: {problem}" for problem in unique)) from error
+
+
+def _sentence(problem: Any) -> str:
+    place = [
+        str(part) for part in problem["loc"] if part not in ("ClusterSection", "literal['auto']")
+    ]
+    key = ".".join(place)
+    got = problem["input"]
+    if "literal['auto']" in problem["loc"]:
+        return "" if isinstance(got, dict) else f"{key} must be auto or a section, got {got!r}"
+    match problem["type"]:
+        case "extra_forbidden":
+            return _unknown_key(place)
+        case "missing":
+            return f"{key} is missing; it must be given"
+        case "model_type":
+            return "" if key == "cluster" else f"{key} must be a section with keys, got {got!r}"
+        case "value_error":
+            return f"{key}: {problem['ctx']['error']}"
+        case _:
+            said = problem["msg"][0].lower() + problem["msg"][1:]
+            return f"{key}: {said.replace('input should', 'it must')}, got {got!r}"
+
+
+def _unknown_key(place: list[str]) -> str:
+    known = _known_keys(place[:-1])
+    near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
+    return f"{'.'.join(place)} is not a key; {hint}"
+
+
+def _known_keys(sections: list[str]) -> list[str]:
+    model: type[BaseModel] = JobFile
+    for name in sections:
+        annotation = model.model_fields[name].annotation
+        model = ClusterSection if name == "cluster" else annotation  # type: ignore[assignment]  # sections are models
+    return list(model.model_fields)
+
+
+def _workload(path: Path, section: WorkloadSection) -> Workload:
+    model = _model(path, section)
+    workload = Workload(
+        model=model,
+        seq_len=section.seq_len,
+        global_batch_sequences=section.global_batch,
+        optimizer=section.optimizer,
+        learning_rate=section.learning_rate,
+        seed=section.seed,
+    )
+    shape = workload.shape
+    if shape is not None and section.seq_len > shape.max_positions:
+        raise UserError(
+            f"{path}: workload.seq_len must be at most the model's max_position_embeddings "
+            f"({shape.max_positions}), got {section.seq_len}"
+        )
+    return workload
+
+
+def _model(path: Path, section: WorkloadSection) -> Model:
+    named = f"{path}: workload.model"
+    module, colon, factory = section.model.partition(":")
+    if colon and not section.model.endswith(".json"):
+        if not all(part.isidentifier() for part in [*module.split("."), factory]):
+            raise UserError(
+                f"{named} must be package.module:factory or a path to config.json, "
+                f"got {section.model!r}"
+            )
+        if section.vocab_size is None:
+            raise UserError(
+                f"{path}: workload.vocab_size must be given with a model factory "
+                f"({section.model}): token ids are drawn below it"
+            )
+        return FactoryModel(factory=section.model, vocab=section.vocab_size)
+    if section.vocab_size is not None:
+        raise UserError(
+            f"{path}: workload.vocab_size must not be given with a config.json, which has its "
+            f"own; got {section.vocab_size}; remove it"
+        )
+    model_path = path.parent / section.model
+    if model_path.is_dir():
+        model_path /= "config.json"
+    return hf_model(model_path, named=named)
+
+
+def _cluster(path: Path, file: JobFile, found: Cluster | None) -> Cluster:
+    section = file.cluster
+    if section == "auto":
+        if found is None:
+            raise UserError(
+                f"{path}: cluster must be given, as auto found a GPU that is not known here; "
+                f"known are {_known_gpus()}"
+            )
+        return found
+    if section.gpu.lower() == CPU_NAME:
+        memory = section.memory or file.memory.limit or _cpu_share_bytes(section)
+        gpu = cpu_rank(memory)
+    else:
+        known = gpu_named(section.gpu)
+        if known is None:
+            raise UserError(
+                f"{path}: cluster.gpu must be a known GPU, got {section.gpu!r}; "
+                f"known are {_known_gpus()}"
+            )
+        gpu = known
+    if section.memory is not None and section.memory > gpu.memory_bytes:
+        raise UserError(
+            f"{path}: cluster.memory must be at most what a {gpu.name} has "
+            f"({size_text(gpu.memory_bytes)}), got {size_text(section.memory)}"
+        )
+    return Cluster(gpu=gpu, num_nodes=section.num_nodes, gpus_per_node=section.gpus_per_node)
+
+
+def _known_gpus() -> str:
+    return ", ".join([gpu.name for gpu in GPUS] + [CPU_NAME])
+
+
+def _cpu_share_bytes(section: ClusterSection) -> int:
+    """Four fifths of this machine's memory, shared by the ranks of a node."""
+    return int(psutil.virtual_memory().total * 0.8 / section.gpus_per_node)
+
+
+def cpu_cluster_of_this_machine() -> Cluster:
+    """One CPU rank a core, four fifths of the memory shared among them."""
+    num_ranks = len(os.sched_getaffinity(0))
+    memory = int(psutil.virtual_memory().total * 0.8 / num_ranks)
+    return Cluster(gpu=cpu_rank(memory), gpus_per_node=num_ranks)
+
+
+def _memory_limit_bytes(path: Path, file: JobFile, cluster: Cluster) -> int:
+    section = file.cluster
+    given = section.memory if isinstance(section, ClusterSection) else None
+    whole = given or cluster.gpu.memory_bytes
+    if file.memory.limit is None:
+        return int(whole * (1 - file.memory.margin))
+    if "margin" in file.memory.model_fields_set:
+        raise UserError(f"{path}: memory must have margin or limit, got both; remove one of them")
+    if cluster.gpu.device is Device.CUDA and file.memory.limit > whole:
+        raise UserError(
+            f"{path}: memory.limit must be at most what a {cluster.gpu.name} has "
+            f"({size_text(whole)}), got {size_text(file.memory.limit)}"
+        )
+    return file.memory.limit
