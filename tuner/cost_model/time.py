@@ -1,0 +1,86 @@
+"""Seconds that an optimizer step should take: arithmetic, pipeline bubble, traffic, overhead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.cluster import Cluster, Device
+from tuner.cost_model.memory import params_of_fullest_rank
+from tuner.plan import ParallelPlan, Recompute
+from tuner.workload import ModelShape, Workload
+
+PEAK_SHARE = 0.45
+"""Of the datasheet's dense peak that large transformer layers reach in practice; a prior, which
+measured trials correct."""
+OVERHEAD_S = {Device.CUDA: 2e-5, Device.CPU: 2e-3}
+"""Host time per layer, forward and backward, of one micro-batch: launches and Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeTerms:
+    """Seconds of a step, term by term."""
+
+    compute: float
+    bubble: float
+    tensor_parallel: float
+    data_parallel: float
+    overhead: float
+
+    @property
+    def total_s(self) -> float:
+        """The sum; nothing is taken to overlap."""
+        return (
+            self.compute + self.bubble + self.tensor_parallel + self.data_parallel + self.overhead
+        )
+
+
+def time_terms(
+    shape: ModelShape, workload: Workload, cluster: Cluster, plan: ParallelPlan
+) -> TimeTerms:
+    """Seconds that a step should take. Rough: it orders plans, trials decide."""
+    gpu = cluster.gpu
+    microbatches = plan.num_microbatches(cluster.num_gpus, workload.global_batch_sequences)
+    flops_per_token = 6 * shape.num_params + 6 * shape.num_layers * workload.seq_len * shape.hidden
+    again = {Recompute.NONE: 1.0, Recompute.SELECTIVE: 1.03, Recompute.FULL: 4 / 3}
+    rate = gpu.flops_per_s.get(str(plan.precision), gpu.flops_per_s["fp32"]) * PEAK_SHARE
+    compute = (
+        flops_per_token * workload.tokens_per_step * again[plan.recompute] / cluster.num_gpus / rate
+    )
+    layers = shape.num_layers / plan.pp
+    overhead = microbatches * layers * OVERHEAD_S[gpu.device]
+    if plan.zero_stage == 3 or plan.tp > 1:
+        overhead *= 1.5
+    return TimeTerms(
+        compute=compute,
+        bubble=(compute + overhead) * (plan.pp - 1) / (microbatches * plan.vpp),
+        tensor_parallel=_tensor_parallel_s(shape, workload, cluster, plan),
+        data_parallel=_data_parallel_s(shape, workload, cluster, plan),
+        overhead=overhead,
+    )
+
+
+def _tensor_parallel_s(
+    shape: ModelShape, workload: Workload, cluster: Cluster, plan: ParallelPlan
+) -> float:
+    """Four all-reduces of the hidden states a layer and micro-batch, ring cost."""
+    if plan.tp == 1:
+        return 0.0
+    tokens = workload.tokens_per_step / plan.data_parallel(cluster.num_gpus)
+    moved = 4 * 2 * (plan.tp - 1) / plan.tp * tokens * shape.hidden * 2
+    return moved * shape.num_layers / plan.pp / cluster.gpu.link_bytes_per_s
+
+
+def _data_parallel_s(
+    shape: ModelShape, workload: Workload, cluster: Cluster, plan: ParallelPlan
+) -> float:
+    """One all-reduce of the gradients a step; ZeRO-3 also gathers weights each micro-batch."""
+    dp = plan.data_parallel(cluster.num_gpus)
+    if dp == 1:
+        return 0.0
+    inside = dp * plan.tp <= cluster.gpus_per_node
+    rate = cluster.gpu.link_bytes_per_s if inside else cluster.network_bytes_per_s
+    rank_bytes = 4 * params_of_fullest_rank(shape, plan)
+    gathers = 0.0
+    if plan.zero_stage == 3:
+        gathers = plan.num_microbatches(cluster.num_gpus, workload.global_batch_sequences)
+    return rank_bytes * (dp - 1) / dp * (2 + gathers) / rate
