@@ -1,0 +1,66 @@
+"""Lets Megatron-Core, which takes CUDA for granted, train on CPU ranks.
+
+Nothing happens at import: ``install_cpu_stand_ins`` is called when a training is built on a CPU,
+in a process that does nothing else. Each stand-in names what in Megatron-Core 0.16 needs it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from megatron.core.tensor_parallel import random as megatron_random
+
+_CPU = torch.device("cpu")
+_FACTORIES = ("empty", "full", "ones", "tensor", "zeros")
+
+
+def install_cpu_stand_ins() -> None:
+    """Replaces, in this process and for good, the CUDA calls that Megatron makes."""
+    for name in _FACTORIES:  # schedules, optimizer, grad_scaler, the causal mask: device="cuda"
+        setattr(torch, name, _on_cpu(getattr(torch, name)))
+    torch.cuda.current_device = lambda: _CPU  # type: ignore[assignment,return-value]  # a device
+    torch.cuda.synchronize = _nothing  # p2p_communication, initialize_model_parallel
+    torch.Tensor.cuda = _itself  # type: ignore[assignment]  # tied embeddings
+    torch.Tensor.type = _cuda_type_name(torch.Tensor.type)  # type: ignore[method-assign,assignment]
+    # Recomputation saves and restores this device's generator; the CPU's it does by itself.
+    megatron_random._get_cuda_rng_state = _no_state
+    megatron_random._set_cuda_rng_state = _nothing
+    # Its fork() is empty: the one generator of a CPU rank is no tracker's to swap.
+    megatron_random.initialize_rng_tracker(inference_rng_tracker=True, force_reset=True)
+
+
+def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(factory)
+    def made(*args: Any, **kwargs: Any) -> torch.Tensor:
+        device = kwargs.get("device")
+        if device is not None and str(device).startswith("cuda"):
+            kwargs["device"] = _CPU
+        return factory(*args, **kwargs)
+
+    return made
+
+
+def _cuda_type_name(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Both optimizers accept a parameter only if its type is called ``torch.cuda.*``."""
+
+    @functools.wraps(original)
+    def type_or_cast(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = original(tensor, *args, **kwargs)
+        return result.replace("torch.", "torch.cuda.", 1) if isinstance(result, str) else result
+
+    return type_or_cast
+
+
+def _itself(tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+    return tensor
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    return None
+
+
+def _no_state(*_args: Any, **_kwargs: Any) -> torch.Tensor:
+    return torch.empty(0)

@@ -1,0 +1,211 @@
+"""Trains what ``megatron.args`` says; schedules and optimizers are Megatron-Core's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import finalize_model_grads
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+from megatron.core.utils import get_model_config
+
+from runners.bench.data import microbatch
+from runners.bench.launch_folder import LaunchFolder, TrainingFile
+from runners.bench.megatron_arguments import MegatronArguments
+from runners.bench.megatron_cpu import install_cpu_stand_ins
+from runners.bench.megatron_model import model_chunks, params_dtype, uses_transformer_engine
+from runners.bench.ranks import GROUP_TIMEOUT
+from tuner.launch import MEGATRON_FILE
+from tuner.plan import Backend, Offload, Precision, Recompute
+
+_PRECISIONS = {
+    torch.float32: Precision.FP32,
+    torch.bfloat16: Precision.BF16,
+    torch.float16: Precision.FP16,
+}
+_RECOMPUTE = {
+    None: Recompute.NONE,
+    "selective": Recompute.SELECTIVE,
+    "full": Recompute.FULL,
+}
+
+
+def megatron_training(launch: LaunchFolder, device: torch.device) -> MegatronTraining:
+    """The model of these launch files, laid out over all ranks. Collective.
+
+    Raises:
+        ValueError: ``megatron.args`` does not fit the number of ranks or this bench.
+    """
+    arguments = MegatronArguments.read(launch.path / MEGATRON_FILE)
+    _must_divide(arguments, launch.training.num_ranks)
+    if device.type == "cpu":
+        install_cpu_stand_ins()
+    interleaved = arguments.num_virtual_stages_per_pipeline_rank > 1
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=arguments.tensor_model_parallel_size,
+        pipeline_model_parallel_size=arguments.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=(
+            arguments.num_virtual_stages_per_pipeline_rank if interleaved else None
+        ),
+        distributed_timeout_minutes=round(GROUP_TIMEOUT.total_seconds() / 60),
+        create_gloo_process_groups=False,
+    )
+    model_parallel_cuda_manual_seed(launch.training.seed + 1)
+    return MegatronTraining(launch.training, arguments, device)
+
+
+def _must_divide(arguments: MegatronArguments, num_ranks: int) -> None:
+    model_ranks = arguments.tensor_model_parallel_size * arguments.pipeline_model_parallel_size
+    if num_ranks % model_ranks:
+        raise ValueError(
+            f"{MEGATRON_FILE}: tensor times pipeline parallel size ({model_ranks}) must divide "
+            f"the number of ranks ({num_ranks}); start a multiple of {model_ranks}"
+        )
+    samples = arguments.micro_batch_size * (num_ranks // model_ranks)
+    if arguments.global_batch_size % samples:
+        raise ValueError(
+            f"{MEGATRON_FILE}: micro-batch size times data-parallel size ({samples}) must divide "
+            f"--global-batch-size ({arguments.global_batch_size}); change one of them"
+        )
+
+
+class MegatronTraining:
+    """A GPT model with Megatron's optimizer; one forward-backward schedule is one step."""
+
+    def __init__(
+        self, training: TrainingFile, arguments: MegatronArguments, device: torch.device
+    ) -> None:
+        self._training = training
+        self._arguments = arguments
+        self._device = device
+        self._chunks = model_chunks(arguments, seed=training.seed)
+        self._optimizer = _optimizer(arguments, self._chunks)
+        self._config = get_model_config(self._chunks[0])
+        self._config.grad_scale_func = self._optimizer.scale_loss
+        self._config.finalize_model_grads_func = finalize_model_grads
+        data_parallel = parallel_state.get_data_parallel_world_size()
+        self._local_samples = arguments.global_batch_size // data_parallel
+        self._num_microbatches = self._local_samples // arguments.micro_batch_size
+        self._losses: list[torch.Tensor] = []
+
+    def step(self, index: int) -> None:
+        """All micro-batches in Megatron's schedule, then the optimizer."""
+        self._losses.clear()
+        for chunk in self._chunks:
+            chunk.zero_grad_buffer()
+        self._optimizer.zero_grad()
+        get_forward_backward_func()(
+            forward_step_func=self._forward_step,
+            # Every chunk counts its own micro-batches: interleaving calls them out of turn.
+            data_iterator=[self._microbatches(index) for _ in self._chunks],
+            model=self._chunks,
+            num_microbatches=self._num_microbatches,
+            seq_length=self._arguments.seq_length,
+            micro_batch_size=self._arguments.micro_batch_size,
+            forward_only=False,
+        )
+        self._optimizer.step()
+
+    def loss(self) -> float:
+        """Known on the last stage only, so it is summed over all ranks and counted once."""
+        total = torch.zeros(1, dtype=torch.float64, device=self._device)
+        if self._losses:
+            total += torch.stack(self._losses).double().mean()
+        dist.all_reduce(total)
+        copies = dist.get_world_size() // parallel_state.get_pipeline_model_parallel_world_size()
+        return float(total.item()) / copies
+
+    def effective(self) -> dict[str, Any]:
+        """Read back from Megatron's process groups, model configuration and optimizer."""
+        optimizers = self._optimizer.chained_optimizers
+        sharded = all(isinstance(optimizer, DistributedOptimizer) for optimizer in optimizers)
+        return {
+            "backend": str(Backend.MEGATRON),
+            "zero_stage": 1 if sharded else 0,
+            "dp_replicate": 1,
+            "micro_batch": self._arguments.global_batch_size
+            // parallel_state.get_data_parallel_world_size()
+            // self._num_microbatches,
+            "tp": parallel_state.get_tensor_model_parallel_world_size(),
+            "pp": parallel_state.get_pipeline_model_parallel_world_size(),
+            "vpp": len(self._chunks),
+            "cp": parallel_state.get_context_parallel_world_size(),
+            "ep": parallel_state.get_expert_model_parallel_world_size(),
+            "sequence_parallel": self._config.sequence_parallel,
+            "precision": str(_PRECISIONS[next(self._chunks[0].parameters()).dtype]),
+            "recompute": str(_RECOMPUTE[self._config.recompute_granularity]),
+            "offload": str(Offload.NONE),
+            "num_microbatches": self._num_microbatches,
+            "transformer_impl": (
+                "transformer_engine" if uses_transformer_engine(self._arguments) else "local"
+            ),
+        }
+
+    def _microbatches(self, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        first = parallel_state.get_data_parallel_rank() * self._local_samples
+        size = self._arguments.micro_batch_size
+        for number in range(self._num_microbatches):
+            yield microbatch(
+                seed=self._training.seed,
+                step=step,
+                first_sample=first + number * size,
+                num_samples=size,
+                seq_len=self._arguments.seq_length,
+                vocab=self._training.vocab,
+            )
+
+    def _forward_step(
+        self, microbatches: Iterator[tuple[torch.Tensor, torch.Tensor]], model: Any
+    ) -> tuple[torch.Tensor, Any]:
+        tokens, labels = (part.to(self._device, non_blocking=True) for part in next(microbatches))
+        positions = torch.arange(tokens.shape[1], device=self._device).expand_as(tokens)
+        # Without a mask the attention is causal, in both kinds of layers.
+        output = model(tokens, positions, attention_mask=None, labels=labels)
+        return output, self._mean_loss
+
+    def _mean_loss(self, token_losses: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
+        loss = token_losses.float().mean()
+        self._losses.append(loss.detach().clone())  # Megatron divides the loss in place
+        return loss, {}
+
+
+def _optimizer(arguments: MegatronArguments, chunks: list[Any]) -> Any:
+    config = OptimizerConfig(
+        optimizer=arguments.optimizer,
+        lr=arguments.lr,
+        min_lr=arguments.min_lr,
+        weight_decay=arguments.weight_decay,
+        adam_beta1=arguments.adam_beta1,
+        adam_beta2=arguments.adam_beta2,
+        adam_eps=arguments.adam_eps,
+        clip_grad=arguments.clip_grad,
+        bf16=arguments.bf16,
+        fp16=arguments.fp16,
+        params_dtype=params_dtype(arguments),
+        initial_loss_scale=arguments.initial_loss_scale,
+        use_distributed_optimizer=arguments.use_distributed_optimizer,
+        overlap_param_gather=arguments.overlap_param_gather,
+    )
+    optimizer = get_megatron_optimizer(config, chunks, use_gloo_process_groups=False)
+    # It sets each group's rate and decay (none for norms and biases) when it is made; constant.
+    OptimizerParamScheduler(
+        optimizer,
+        init_lr=arguments.lr,
+        max_lr=arguments.lr,
+        min_lr=arguments.min_lr,
+        lr_warmup_steps=0,
+        lr_decay_steps=1,
+        lr_decay_style=arguments.lr_decay_style,
+        start_wd=arguments.weight_decay,
+        end_wd=arguments.weight_decay,
+        wd_incr_steps=1,
+        wd_incr_style="constant",
+    )
+    return optimizer
