@@ -113,7 +113,10 @@ class PlanSampler(optuna.samplers.BaseSampler):
                 return index
         mean, std, best = self._time_posterior(told)
         fit = self._fit_probability(told)
-        return self._covering(left, tried, mean, fit) or self._improving(left, mean, std, fit, best)
+        covering = self._covering(left, tried, mean, fit)
+        if covering is not None:
+            return covering
+        return self._improving(left, mean, std, fit, best)
 
     def _covering(
         self, left: np.ndarray[Any, Any], tried: set[int], mean: FloatArray, fit: FloatArray

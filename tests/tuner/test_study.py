@@ -1,0 +1,169 @@
+"""The study over a runner that only computes: budget, resume, history, interruption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from search_spaces.enumeration import search_space
+from tests.tiny_job import cpu_cluster, tiny_workload
+from tuner.launch import LaunchSpec
+from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase
+from tuner.plan import Backend, ParallelPlan
+from tuner.runner import PhaseListener
+from tuner.samplers.plan_sampler import PlanPrior
+from tuner.samplers.registry import SAMPLERS, sampler_named
+from tuner.search_space import SearchSpace
+from tuner.study import Budget, Study, StudyEnd, StudyListener
+from tuner.study_folder import StudyFolder
+
+
+def measured(seconds: float, peak: int = 100) -> Measured:
+    return Measured(
+        step_times_s=(seconds,),
+        step_time_s=seconds,
+        step_time_ci_s=(seconds, seconds),
+        tokens_per_s=1 / seconds,
+        peak_memory_bytes=peak,
+        peak_memory_bytes_by_rank=(peak,),
+    )
+
+
+class ComputedRunner:
+    """Answers from a function of the plan, and counts."""
+
+    def __init__(self, outcome_of: Callable[[ParallelPlan], Outcome]) -> None:
+        self.outcome_of = outcome_of
+        self.plans: list[ParallelPlan] = []
+
+    def describe(self, plan: ParallelPlan) -> LaunchSpec:
+        return LaunchSpec(plan=plan, num_nodes=1, ranks_per_node=4, files=())
+
+    def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
+        folder.mkdir(parents=True, exist_ok=True)
+        on_phase(Phase.STEPS)
+        self.plans.append(plan)
+        return self.outcome_of(plan)
+
+    def close(self) -> None:
+        return None
+
+
+def step_time_s(plan: ParallelPlan) -> float:
+    """A landscape whose best plan has the largest micro-batch, tp 2 and no recomputation."""
+    slow = {"none": 1.0, "selective": 1.1, "full": 1.35}[plan.recompute]
+    return slow * (1 + 1 / plan.micro_batch) * (1 + 0.2 * abs(plan.tp - 2)) * (1 + 0.1 * plan.pp)
+
+
+def outcome_of(plan: ParallelPlan) -> Outcome:
+    if plan.micro_batch >= 4 and plan.recompute == "none":
+        return OutOfMemory(rank=0, phase=Phase.FIRST_STEP, message="too large")
+    return measured(step_time_s(plan))
+
+
+SPACE = search_space(tiny_workload(), cpu_cluster(4), {"precision": ("fp32",)})
+
+
+def study(
+    tmp_path: Path, runner: ComputedRunner, *, sampler: str = "plan", space: SearchSpace = SPACE
+) -> Study:
+    prior = PlanPrior(
+        plans=space.plans,
+        step_time_s=(1.0,) * len(space.plans),
+        peak_memory_bytes=tuple(10.0 * p.micro_batch for p in space.plans),
+        first=tuple(ParallelPlan(backend=b, precision=space.plans[0].precision) for b in Backend),
+        limit_bytes=100.0,
+    )
+    folder = StudyFolder(tmp_path / "study")
+    folder.create()
+    return Study(
+        space=space,
+        runner=runner,
+        folder=folder,
+        sampler=sampler_named(sampler, prior, dict(space.knobs), seed=1),
+    )
+
+
+def run(tmp_path: Path, runner: ComputedRunner, trials: int, *, sampler: str = "plan") -> StudyEnd:
+    return study(tmp_path, runner, sampler=sampler).run(Budget(trials=trials), StudyListener())
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_sampler_tries_only_legal_plans_and_none_twice(tmp_path: Path, sampler: str) -> None:
+    runner = ComputedRunner(outcome_of)
+    end = run(tmp_path, runner, 12, sampler=sampler)
+    assert len(end.trials) == 12
+    assert len(set(runner.plans)) == 12
+    assert set(runner.plans) <= set(SPACE.plans)
+
+
+def test_the_defaults_of_the_frameworks_come_first(tmp_path: Path) -> None:
+    end = run(tmp_path, ComputedRunner(outcome_of), 3)
+    assert [trial.plan.backend for trial in end.trials] == list(Backend)
+    assert all(trial.plan.zero_stage == 0 and trial.plan.tp == 1 for trial in end.trials)
+
+
+def test_the_plan_sampler_comes_within_a_twentieth_of_the_best_in_thirty_trials(
+    tmp_path: Path,
+) -> None:
+    best = min(o.step_time_s for p in SPACE.plans if isinstance(o := outcome_of(p), Measured))
+    end = run(tmp_path, ComputedRunner(outcome_of), 30)
+    found = min(t.outcome.step_time_s for t in end.trials if isinstance(t.outcome, Measured))
+    assert found <= best * 1.05
+
+
+def test_early_trials_vary_every_knob_that_has_options(tmp_path: Path) -> None:
+    end = run(tmp_path, ComputedRunner(outcome_of), 15)
+    for knob in ("zero_stage", "tp", "pp", "micro_batch", "recompute", "sequence_parallel"):
+        assert len({trial.plan.to_dict()[knob] for trial in end.trials}) > 1, knob
+
+
+def test_running_again_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    first, second = ComputedRunner(outcome_of), ComputedRunner(outcome_of)
+    run(tmp_path, first, 5)
+    end = run(tmp_path, second, 9)
+    assert len(second.plans) == 4
+    assert [trial.number for trial in end.trials] == list(range(9))
+    assert not set(first.plans) & set(second.plans)
+
+
+def test_a_lost_journal_is_made_again_from_the_folder(tmp_path: Path) -> None:
+    first, second = ComputedRunner(outcome_of), ComputedRunner(outcome_of)
+    run(tmp_path, first, 5)
+    (tmp_path / "study" / "journal.log").unlink()
+    run(tmp_path, second, 9)
+    assert len(second.plans) == 4
+    assert not set(first.plans) & set(second.plans)
+
+
+def test_an_interruption_keeps_what_was_tried_and_the_trial_is_tried_again(tmp_path: Path) -> None:
+    def interrupted(plan: ParallelPlan) -> Outcome:
+        if len(runner.plans) == 4:
+            raise KeyboardInterrupt
+        return outcome_of(plan)
+
+    runner = ComputedRunner(interrupted)
+    end = run(tmp_path, runner, 10)
+    assert end.interrupted
+    assert len(end.trials) == 3
+    again = ComputedRunner(outcome_of)
+    assert len(run(tmp_path, again, 10).trials) == 10
+
+
+def test_a_space_that_is_used_up_ends_the_study_and_says_so(tmp_path: Path) -> None:
+    asked = {"backend": ("pytorch",), "precision": ("fp32",), "tp": (1,), "pp": (1,)}
+    small = search_space(
+        tiny_workload(), cpu_cluster(4), {**asked, "recompute": ("none",), "micro_batch": (1,)}
+    )
+    runner = ComputedRunner(lambda plan: measured(step_time_s(plan)))
+    end = study(tmp_path, runner, space=small).run(Budget(trials=50), StudyListener())
+    assert len(end.trials) == len(small.plans)
+    assert "every legal plan" in end.reason
+
+
+def test_failures_do_not_stop_the_study(tmp_path: Path) -> None:
+    failed = Failed(rank=1, phase=Phase.MODEL, error="ValueError", message="no")
+    end = run(tmp_path, ComputedRunner(lambda _: failed), 6)
+    assert [trial.outcome.kind for trial in end.trials] == ["failed"] * 6

@@ -1,0 +1,243 @@
+"""The study: asks Optuna for plans, has them tried, tells it what came of them, and resumes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import optuna
+from optuna.distributions import CategoricalDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from tuner.errors import UserError
+from tuner.outcome import (
+    Failed,
+    Measured,
+    Outcome,
+    OutOfMemory,
+    Phase,
+    Rejected,
+    TimedOut,
+)
+from tuner.plan import ParallelPlan, PlanValue
+from tuner.runner import Runner
+from tuner.samplers.plan_sampler import MEMORY_ATTR, OOM_ATTR, PlanSampler
+from tuner.search_space import SearchSpace
+from tuner.study_folder import StudyFolder
+from tuner.trial import Trial
+
+_NUMBER_ATTR = "paratune_trial"
+"""User attribute: the number of the trial in the study folder."""
+_STUDY_NAME = "paratune"
+_MAX_IDLE_ASKS = 2000
+"""Proposals in a row that are illegal or already tried, after which the sampler has run dry."""
+_INFEASIBLE = 1.0
+_FEASIBLE = -1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """When a study stops: trials over all its runs, seconds of this run."""
+
+    trials: int
+    time_s: float | None = None
+
+
+class StudyListener:
+    """What a study tells of its progress; does nothing unless overridden."""
+
+    def trial_started(self, number: int, plan: ParallelPlan, reason: str) -> None:
+        """A trial is about to start."""
+
+    def phase_entered(self, number: int, phase: Phase) -> None:
+        """The slowest rank of the trial enters a phase."""
+
+    def trial_ended(self, trial: Trial, trials: Sequence[Trial]) -> None:
+        """A trial is kept; ``trials`` are all so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyEnd:
+    """Why a run of a study ended, and all trials of the study."""
+
+    trials: tuple[Trial, ...]
+    reason: str
+    interrupted: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Study:
+    """All trials of one workload on one cluster, kept in a folder."""
+
+    space: SearchSpace
+    runner: Runner
+    folder: StudyFolder
+    sampler: optuna.samplers.BaseSampler
+    storage_url: str | None = None
+    clock: Callable[[], float] = time.time
+
+    def run(self, budget: Budget, listener: StudyListener) -> StudyEnd:
+        """Tries plans until the budget is spent or no plan is left; Ctrl-C ends it in order.
+
+        Every trial is in the folder before the next one starts, so a study that was ended in
+        any way goes on from there.
+        """
+        trials = list(self.folder.trials())
+        study = self._optuna_study(trials)
+        started = self.clock()
+        try:
+            while True:
+                reason = self._stop_reason(trials, budget, self.clock() - started)
+                if reason is None:
+                    plan, asked = self._next_plan(study, trials)
+                    reason = "the sampler proposes no untried legal plan" if plan is None else None
+                if reason is not None or plan is None:
+                    return StudyEnd(trials=tuple(trials), reason=reason or "")
+                trials.append(self._tried(plan, len(trials), listener))
+                _tell(study, asked, trials[-1])
+                listener.trial_ended(trials[-1], trials)
+        except KeyboardInterrupt:
+            return StudyEnd(
+                trials=self.folder.trials(), reason="it was interrupted", interrupted=True
+            )
+
+    def _stop_reason(self, trials: Sequence[Trial], budget: Budget, elapsed_s: float) -> str | None:
+        if len(trials) >= budget.trials:
+            return f"its {budget.trials} trials are done"
+        if budget.time_s is not None and elapsed_s >= budget.time_s:
+            return "its time is up"
+        if {trial.plan for trial in trials} >= set(self.space.plans):
+            return "every legal plan has been tried"
+        return None
+
+    def _next_plan(
+        self, study: optuna.Study, trials: Sequence[Trial]
+    ) -> tuple[ParallelPlan | None, optuna.Trial | None]:
+        """An untried legal plan; what else is proposed is answered at once, without a trial."""
+        legal = set(self.space.plans)
+        history = {trial.plan: trial for trial in trials}
+        for _ in range(_MAX_IDLE_ASKS):
+            asked = study.ask()
+            plan = _suggested(asked, self.space.knobs)
+            if plan in history:
+                _tell(study, asked, history[plan])
+            elif plan not in legal:
+                _tell_infeasible(study, asked, "illegal")
+            else:
+                return plan, asked
+        return None, None
+
+    def _tried(self, plan: ParallelPlan, number: int, listener: StudyListener) -> Trial:
+        reason = self.sampler.reason if isinstance(self.sampler, PlanSampler) else ""
+        listener.trial_started(number, plan, reason)
+        started = self.clock()
+        outcome = self.runner.run(
+            plan,
+            self.folder.trial_folder(number),
+            lambda phase: listener.phase_entered(number, phase),
+        )
+        trial = Trial(
+            number=number,
+            plan=plan,
+            outcome=outcome,
+            started_at=started,
+            wall_s=self.clock() - started,
+            reason=reason,
+        )
+        self.folder.append(trial)
+        return trial
+
+    def _optuna_study(self, trials: Sequence[Trial]) -> optuna.Study:
+        """The stored study, brought in line with the folder, which is the truth."""
+        try:
+            study = optuna.create_study(
+                storage=self._storage(),
+                sampler=self.sampler,
+                study_name=_STUDY_NAME if self.storage_url is None else str(self.folder.path),
+                load_if_exists=True,
+                direction="minimize",
+            )
+        except (OSError, ValueError, ImportError) as error:
+            raise UserError(f"the study's storage cannot be opened: {error}") from error
+        known = set()
+        for stored in study.get_trials(deepcopy=False):
+            if stored.state is TrialState.RUNNING:
+                study.tell(stored.number, state=TrialState.FAIL)
+            elif (number := stored.user_attrs.get(_NUMBER_ATTR)) is not None:
+                known.add(number)
+        for trial in trials:
+            if trial.number not in known:
+                study.add_trial(_frozen(trial, self.space.knobs))
+        return study
+
+    def _storage(self) -> str | JournalStorage:
+        if self.storage_url is not None:
+            return self.storage_url
+        return JournalStorage(JournalFileBackend(str(self.folder.journal_file)))
+
+
+def _suggested(
+    trial: optuna.Trial, knobs: Sequence[tuple[str, Sequence[PlanValue]]]
+) -> ParallelPlan:
+    return ParallelPlan.from_dict(
+        {name: trial.suggest_categorical(name, list(options)) for name, options in knobs}
+    )
+
+
+def _tell(study: optuna.Study, asked: optuna.Trial | None, trial: Trial) -> None:
+    """Tells an outcome. What did not run is PRUNED, not FAIL, which samplers would ignore."""
+    assert asked is not None, "a trial that was run had been asked for"
+    for name, value in _attributes(trial).items():
+        asked.set_user_attr(name, value)
+    if isinstance(trial.outcome, Measured):
+        asked.set_constraint("runs", _FEASIBLE)
+        study.tell(asked, trial.outcome.step_time_s)
+    else:
+        _tell_infeasible(study, asked, trial.outcome.kind)
+
+
+def _tell_infeasible(study: optuna.Study, asked: optuna.Trial, why: str) -> None:
+    asked.set_user_attr("infeasible", why)
+    asked.set_constraint("runs", _INFEASIBLE)
+    study.tell(asked, state=TrialState.PRUNED)
+
+
+def _attributes(trial: Trial) -> Mapping[str, Any]:
+    attributes: dict[str, Any] = {_NUMBER_ATTR: trial.number}
+    match trial.outcome:
+        case Measured(peak_memory_bytes=peak):
+            attributes[MEMORY_ATTR] = peak
+        case OutOfMemory():
+            attributes[OOM_ATTR] = True
+        case Rejected() | TimedOut() | Failed():
+            pass
+        case _:
+            assert_never(trial.outcome)
+    return attributes
+
+
+def _frozen(
+    trial: Trial, knobs: Sequence[tuple[str, Sequence[PlanValue]]]
+) -> optuna.trial.FrozenTrial:
+    """A trial of the folder that the storage does not know, as Optuna keeps it."""
+    values = trial.plan.to_dict()
+    distributions = {
+        name: CategoricalDistribution(tuple(dict.fromkeys([*options, values[name]])))
+        for name, options in knobs
+    }
+    measured = isinstance(trial.outcome, Measured)
+    return optuna.trial.create_trial(
+        state=TrialState.COMPLETE if measured else TrialState.PRUNED,
+        value=_value(trial.outcome),
+        params={name: values[name] for name in distributions},
+        distributions=distributions,
+        user_attrs=dict(_attributes(trial)),
+    )
+
+
+def _value(outcome: Outcome) -> float | None:
+    return outcome.step_time_s if isinstance(outcome, Measured) else None
