@@ -72,7 +72,8 @@ def transformer_config(arguments: MegatronArguments) -> TransformerConfig:
         ),
         overlap_p2p_comm=interleaved,
         batch_p2p_comm=not interleaved,
-        deallocate_pipeline_outputs=True,
+        # Interleaving frees what it is still sending: gloo, which has no streams, reads it late.
+        deallocate_pipeline_outputs=not (interleaved and arguments.distributed_backend == "gloo"),
         sequence_parallel=arguments.sequence_parallel,
         params_dtype=params_dtype(arguments),
         pipeline_dtype=params_dtype(arguments),
