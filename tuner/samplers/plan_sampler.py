@@ -19,8 +19,10 @@ MEMORY_ATTR = "peak_memory_bytes"
 """User attribute of a told trial: peak bytes of the fullest rank."""
 OOM_ATTR = "out_of_memory"
 """User attribute of a told trial that ran out of memory."""
-_MEMORY_STD = 0.35
-"""Of the log of the memory prediction's error, once its offset has been learned."""
+_MEMORY_STD = 0.1
+"""Of the log of a peak: what the knobs do not explain, allocator rounding above all."""
+_OOM_EXCESS_LOG = 0.2
+"""Log of how far above the limit a plan is taken to be that ran out of memory."""
 _MIN_FIT_TO_COVER = 0.2
 """A plan less likely to fit than this is not tried merely to see an option."""
 
@@ -130,7 +132,7 @@ class PlanSampler(optuna.samplers.BaseSampler):
             return None
         rank = mean[left] + self._tie_break[left]
         index = int(left[np.lexsort((rank, -news))[0]])
-        self.reason = f"to see {round(most / 2)} options not tried yet"
+        self.reason = "to see options not tried yet"
         return index
 
     def _improving(
@@ -164,22 +166,23 @@ class PlanSampler(optuna.samplers.BaseSampler):
         return mean, std, float(logs.min()) if measured else inf
 
     def _fit_probability(self, told: Sequence[FrozenTrial]) -> FloatArray:
-        """Chance of each plan to fit: the prediction, moved by what trials showed."""
-        ratios = []
-        bounds = []
+        """Chance of each plan to fit: the prediction, moved by the peaks that trials showed."""
+        limit = log(self._prior.limit_bytes)
+        peaks = {
+            index: log(trial.user_attrs[MEMORY_ATTR])
+            for trial in told
+            if MEMORY_ATTR in trial.user_attrs
+            and (index := self._index.get(_plan(trial))) is not None
+        }
+        posterior = LinearPosterior(self._features, self._log_memory)
+        mean, _ = posterior.mean_and_std(list(peaks), np.array(list(peaks.values())))
         for trial in told:
             index = self._index.get(_plan(trial))
-            if index is None:
-                continue
-            peak = trial.user_attrs.get(MEMORY_ATTR)
-            if peak:
-                ratios.append(log(peak) - self._log_memory[index])
-            elif trial.user_attrs.get(OOM_ATTR):
-                bounds.append(log(self._prior.limit_bytes) - self._log_memory[index])
-        offset = float(np.median(ratios)) if ratios else 0.0
-        # A plan that did not fit shows that plans like it need at least the limit.
-        offset += float(np.mean([max(0.0, bound - offset) for bound in bounds])) if bounds else 0.0
-        margin = (log(self._prior.limit_bytes) - self._log_memory - offset) / _MEMORY_STD
+            if index is not None and trial.user_attrs.get(OOM_ATTR):
+                # It needed more than the limit, how much is not known: at least a little.
+                peaks[index] = max(float(mean[index]), limit + _OOM_EXCESS_LOG)
+        mean, std = posterior.mean_and_std(list(peaks), np.array(list(peaks.values())))
+        margin = (limit - mean) / np.sqrt(std**2 + _MEMORY_STD**2)
         return np.array([0.5 * (1 + erf(z / sqrt(2))) for z in margin])
 
 
