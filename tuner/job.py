@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -161,12 +161,12 @@ class Job:
     """The file as JSON with its defaults filled in, for the study folder."""
 
 
-def read_job(path: Path, found: Cluster | None) -> Job:
+def read_job(path: Path, found: Callable[[], Cluster]) -> Job:
     """Reads a job file.
 
     Args:
         path: the YAML file; model paths in it are relative to its folder.
-        found: the cluster of this machine, for ``cluster: auto``; None where nothing was found.
+        found: gives the cluster of this machine; called only for ``cluster: auto``.
 
     Raises:
         UserError: anything that is wrong with it, with file, key, what was got and what to do.
@@ -320,15 +320,10 @@ def _model(path: Path, section: WorkloadSection) -> Model:
     return hf_model(model_path, named=named)
 
 
-def _cluster(path: Path, file: JobFile, found: Cluster | None) -> Cluster:
+def _cluster(path: Path, file: JobFile, found: Callable[[], Cluster]) -> Cluster:
     section = file.cluster
     if section == "auto":
-        if found is None:
-            raise UserError(
-                f"{path}: cluster must be given, as auto found a GPU that is not known here; "
-                f"known are {_known_gpus()}"
-            )
-        return found
+        return found()
     if section.gpu.lower() == CPU_NAME:
         memory = section.memory or file.memory.limit or _cpu_share_bytes(section)
         gpu = cpu_rank(memory)

@@ -1,0 +1,30 @@
+# `make tune` and `make test` set everything up in .venv by themselves; each re-run is fast.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STUDY := studies/tiny-cpu
+
+.PHONY: tune test check setup clean
+
+tune: $(VENV)/.installed
+	$(BIN)/paratune tune examples/tiny-cpu.yaml --study $(STUDY)
+
+test: check
+	$(BIN)/python -m pytest -q -m "not gpu"
+
+check: $(VENV)/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch setuptools
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) studies .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,56 @@
+"""The front door: one subcommand a module; the one place where a user's mistake is printed."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from tuner.cli import explain_command, plans_command, report_command, tune_command
+from tuner.errors import UserError
+
+FOUND, NOTHING_RAN, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes of every command."""
+
+_COMMANDS = {
+    "tune": tune_command,
+    "plans": plans_command,
+    "explain": explain_command,
+    "report": report_command,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; its exit code: 0 found, 1 nothing ran or fits, 2 wrong input, 130 Ctrl-C."""
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    options = _parser().parse_args(arguments)
+    try:
+        return int(_COMMANDS[options.command].run(options))
+    except UserError as error:
+        print(f"paratune: {error}", file=sys.stderr)
+        return WRONG_INPUT
+    except RuntimeError as error:
+        print(f"paratune: the study cannot go on: {error}", file=sys.stderr)
+        return NOTHING_RAN
+    except KeyboardInterrupt:
+        print("paratune: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader (head, less) has left: nothing more to say
+        return FOUND
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="paratune",
+        description="Finds the fastest way to train a model on given GPUs, by measuring.",
+    )
+    parser.add_argument("--version", action="version", version=f"paratune {version('paratune')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in _COMMANDS.items():
+        summary = (module.__doc__ or "").splitlines()[0]
+        command = commands.add_parser(name, help=summary, description=summary)
+        module.add_arguments(command)
+    return parser

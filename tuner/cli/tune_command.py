@@ -1,0 +1,210 @@
+"""A study: real training steps of the plans worth trying; run again = resume."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from reports.json_summary import study_document
+from reports.summary import Summary
+from reports.terminal import answer_panel, trials_table
+from reports.write import write_reports
+from rich.console import Console
+from runners.environment import environment_facts
+
+from runners.backends.launch import launch_for
+from tuner.cli.folder_summary import folder_summary
+from tuner.cli.live import LiveView
+from tuner.cli.plan_prior import plan_prior
+from tuner.cli.setting import Planned, default_plans, nothing_fits, nothing_legal, planned
+from tuner.errors import UserError
+from tuner.job import Job
+from tuner.outcome import Measured
+from tuner.runner import Runner
+from tuner.samplers.registry import SAMPLERS, sampler_named
+from tuner.study import Budget, Study, StudyEnd
+from tuner.study_folder import StudyFolder
+from tuner.units import parsed_seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``paratune tune``."""
+    parser.add_argument("job", type=Path, metavar="JOB.yaml")
+    parser.add_argument("--study", type=Path, metavar="DIR", help="studies/NAME-OF-THE-JOB")
+    parser.add_argument("--trials", type=_positive, help="trials in all, over all runs")
+    parser.add_argument("--time", type=_seconds, help="of this run: 90s, 30m, 2h")
+    parser.add_argument("--sampler", choices=SAMPLERS, default="plan")
+    parser.add_argument("--runner", choices=("ray", "local", "simulated"), default="ray")
+    parser.add_argument("--ray-address", metavar="A", help="of a running cluster; else a local Ray")
+    parser.add_argument("--storage", metavar="URL", help="an Optuna storage instead of the journal")
+    parser.add_argument("--seed", type=int, default=0, help="of the sampler")
+    parser.add_argument("--dry-run", action="store_true", help="show what the first trial starts")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parsed_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 with a winner, 1 when nothing ran, 130 when interrupted (state is saved)."""
+    if options.ray_address is not None and options.runner != "ray":
+        raise UserError(f"--ray-address needs --runner ray, got --runner {options.runner}")
+    job = planned(options.job)
+    if not job.space.plans:
+        print(f"paratune: {options.job}: {nothing_legal(job)}", file=sys.stderr)
+        return 1
+    if options.dry_run:
+        return _dry_run(job)
+    folder = StudyFolder(options.study or Path("studies") / options.job.stem)
+    folder.create()
+    with folder.locked():
+        _keep_job(folder, job, options.runner)
+        end = _studied(job, folder, options)
+        return _finished(job, folder, end, options)
+
+
+def _dry_run(job: Planned) -> int:
+    first = next(iter([*default_plans(job.space).values(), *job.space.plans]))
+    spec = launch_for(first, job.job.workload, job.job.cluster, job.job.measurement)
+    print(f"{first.label()}: {spec.num_nodes} x {spec.ranks_per_node} ranks")
+    for name, value in spec.env:
+        print(f"{name}={value}")
+    for file in spec.files:
+        print(f"--- {file.name}\n{file.text}", end="")
+    return 0
+
+
+def _keep_job(folder: StudyFolder, job: Planned, runner: str) -> None:
+    """Keeps the job in the folder; a folder of another job is refused."""
+    identity = {
+        "workload": job.job.resolved["workload"],
+        "cluster": _cluster_identity(job.job),
+        "memory_limit_bytes": job.job.memory_limit_bytes,
+        "measure": job.job.resolved["measure"],
+        "simulated": runner == "simulated",
+    }
+    if folder.job_file.exists():
+        kept = folder.read_json(folder.job_file).get("identity", {})
+        differing = [key for key, value in identity.items() if kept.get(key) != value]
+        if differing:
+            key = differing[0]
+            raise UserError(
+                f"the study folder {folder.path} must be of the same job, but its {key} was "
+                f"{kept.get(key)} and is now {identity[key]}; give another folder with --study"
+            )
+    defaults = {str(b): plan.to_dict() for b, plan in default_plans(job.space).items()}
+    folder.write_json(
+        folder.job_file,
+        {
+            "identity": identity,
+            "num_nodes": job.job.cluster.num_nodes,
+            "gpus_per_node": job.job.cluster.gpus_per_node,
+            "memory_limit_bytes": job.job.memory_limit_bytes,
+            "defaults": defaults,
+            "job": dict(job.job.resolved),
+        },
+    )
+    folder.write_json(folder.environment_file, environment_facts())
+    folder.write_json(
+        folder.waterfall_file,
+        {
+            "num_combinations": job.space.num_combinations,
+            "num_legal": len(job.space.plans),
+            "removed": [asdict(removal) for removal in job.space.waterfall],
+        },
+    )
+
+
+def _cluster_identity(job: Job) -> dict[str, Any]:
+    cluster = job.cluster
+    return {
+        "gpu": cluster.gpu.name,
+        "num_nodes": cluster.num_nodes,
+        "gpus_per_node": cluster.gpus_per_node,
+    }
+
+
+def _studied(job: Planned, folder: StudyFolder, options: argparse.Namespace) -> StudyEnd:
+    budget = Budget(
+        trials=options.trials or job.job.trials,
+        time_s=options.time if options.time is not None else job.job.time_s,
+    )
+    num_done = len(folder.trials())
+    view = LiveView(budget, job.job.memory_limit_bytes, num_done=num_done, quiet=options.quiet)
+    sampler = sampler_named(
+        options.sampler, plan_prior(job), dict(job.space.knobs), seed=options.seed
+    )
+    runner = _runner(job, options)
+    study = Study(
+        space=job.space,
+        runner=runner,
+        folder=folder,
+        sampler=sampler,
+        storage_url=options.storage,
+    )
+    try:
+        return study.run(budget, view)
+    finally:
+        view.stop()
+        runner.close()
+
+
+def _runner(job: Planned, options: argparse.Namespace) -> Runner:
+    """Ray is imported only where it is asked for: it takes a second and a half."""
+    workload, cluster, measurement = job.job.workload, job.job.cluster, job.job.measurement
+    limits = job.job.phase_limits_s
+    if options.runner == "local":
+        from runners.local_runner import LocalRunner
+
+        return LocalRunner(workload, cluster, measurement, limits)
+    if options.runner == "simulated":
+        from runners.simulated_runner import SimulatedRunner
+
+        return SimulatedRunner(workload, cluster, measurement)
+    from runners.ray_runner import RayRunner
+
+    return RayRunner(workload, cluster, measurement, limits, address=options.ray_address)
+
+
+def _finished(job: Planned, folder: StudyFolder, end: StudyEnd, options: argparse.Namespace) -> int:
+    summary = folder_summary(folder)
+    write_reports(folder, summary)
+    if options.json:
+        print(json.dumps(study_document(folder, summary)))
+    _say_end(job, folder, end, summary, options)
+    if end.interrupted:
+        return 130
+    return 0 if summary.best is not None else 1
+
+
+def _say_end(
+    job: Planned,
+    folder: StudyFolder,
+    end: StudyEnd,
+    summary: Summary,
+    options: argparse.Namespace,
+) -> None:
+    console = Console(stderr=options.json, quiet=options.quiet and options.json, highlight=False)
+    if any(isinstance(trial.outcome, Measured) for trial in end.trials):
+        console.print(trials_table(summary))
+        console.print(answer_panel(summary, folder))
+    else:
+        console.print(f"[bold]{nothing_fits(job)}[/bold]")
+    console.print(f"The study ended because {end.reason}. Its report: {folder.report_file}")
+    if end.interrupted:
+        console.print("Nothing is lost: the same command goes on where it stopped.")
