@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from search_spaces.pinned import simple_rule
-from search_spaces.rule import Rule
+from search_spaces.plan_arrays import BoolArray, PlanArrays
+from search_spaces.rule import Rule, Setting
 from tuner.plan import Backend
+
+
+def _offload_breaks(arrays: PlanArrays, _: Setting) -> BoolArray:
+    zero_stage = arrays.ints("zero_stage")
+    optimizer = arrays.equals("offload", "optimizer") & (zero_stage == 0)
+    params = arrays.equals("offload", "params") & (zero_stage != 3)
+    in_pipeline = ~arrays.equals("offload", "none") & (arrays.ints("pp") > 1)
+    return optimizer | params | in_pipeline
+
 
 DEEPSPEED_RULES: tuple[Rule, ...] = (
     simple_rule(
@@ -20,6 +30,13 @@ DEEPSPEED_RULES: tuple[Rule, ...] = (
         lambda arrays, _: (arrays.ints("pp") > 1) & (arrays.ints("tp") > 1),
         "tp and pp cannot both be above 1: DeepSpeed combines them only through Megatron",
         "deepspeed/module_inject/auto_ep_folding.py; DeepSpeed issue 7147",
+    ),
+    simple_rule(
+        "DS-35",
+        Backend.DEEPSPEED,
+        _offload_breaks,
+        "offload optimizer needs zero_stage 1 to 3 and offload params zero_stage 3, both pp 1",
+        "deepspeed/runtime/zero/config.py; the pipeline engine keeps its states on the device",
     ),
     simple_rule(
         "DS-60",

@@ -64,6 +64,17 @@ PYTORCH_RULES: tuple[Rule, ...] = (
         "torch.distributed.pipelining does not reduce shared parameters",
     ),
     simple_rule(
+        "PT-14",
+        Backend.PYTORCH,
+        lambda arrays, _: (
+            arrays.equals("offload", "optimizer")
+            | (arrays.equals("offload", "params") & (arrays.ints("zero_stage") < 2))
+        ),
+        "offload must be none, or params with zero_stage 2 or 3: FSDP2 offloads parameters, "
+        "gradients and optimizer states together",
+        "torch/distributed/fsdp/_fully_shard/_fsdp_api.py (CPUOffloadPolicy)",
+    ),
+    simple_rule(
         "PT-01",
         Backend.PYTORCH,
         _schedule_breaks,

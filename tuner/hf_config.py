@@ -93,7 +93,8 @@ def _transformers_config(values: Mapping[str, Any]) -> Any:
     try:
         return AutoConfig.for_model(**values)
     except Exception as error:  # transformers validates with many exception types of its own
-        raise ValueError(f"transformers refuses it: {error}") from error
+        said = " ".join(str(error).split())
+        raise ValueError(f"transformers refuses it: {said}") from error
 
 
 def _num_params(config: Any, family: str, sizes: Mapping[str, int]) -> int:

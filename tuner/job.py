@@ -253,6 +253,8 @@ def _sentence(problem: Any) -> str:
             return f"{key} is missing; it must be given"
         case "model_type":
             return "" if key == "cluster" else f"{key} must be a section with keys, got {got!r}"
+        case "too_short":
+            return f"{key} must hold at least one option, got {got!r}; or leave it auto"
         case "value_error":
             return f"{key}: {problem['ctx']['error']}"
         case _:

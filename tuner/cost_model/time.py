@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tuner.cluster import Cluster, Device
 from tuner.cost_model.memory import params_of_fullest_rank
-from tuner.plan import ParallelPlan, Recompute
+from tuner.plan import Offload, ParallelPlan, Recompute
 from tuner.workload import ModelShape, Workload
 
 PEAK_SHARE = 0.45
@@ -14,6 +14,14 @@ PEAK_SHARE = 0.45
 measured trials correct."""
 OVERHEAD_S = {Device.CUDA: 2e-5, Device.CPU: 2e-3}
 """Host time per layer, forward and backward, of one micro-batch: launches and Python."""
+
+PCIE_BYTES_PER_S = 25e9
+"""PCIe gen 4 x16 in one direction, as measured by most copies; 32 GB/s by the standard."""
+HOST_MEMORY_BYTES_PER_S = 20e9
+"""A host's memory bandwidth, shared by the ranks of a node: 160 GB/s over 8."""
+HOST_ADAM_BYTES_PER_PARAM = 32
+"""Weight, gradient and two moments are read (16), three of them written, in fp32 (12), and the
+16-bit copy (2), rounded up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +33,7 @@ class TimeTerms:
     tensor_parallel: float
     data_parallel: float
     overhead: float
+    offload: float
 
     @property
     def total_s(self) -> float:
@@ -56,7 +65,24 @@ def time_terms(
         tensor_parallel=_tensor_parallel_s(shape, workload, cluster, plan),
         data_parallel=_data_parallel_s(shape, workload, cluster, plan),
         overhead=overhead,
+        offload=_offload_s(shape, workload, cluster, plan),
     )
+
+
+def _offload_s(
+    shape: ModelShape, workload: Workload, cluster: Cluster, plan: ParallelPlan
+) -> float:
+    """Gradients down and weights up once a step; offloaded weights also up each micro-batch."""
+    if plan.offload is Offload.NONE:
+        return 0.0
+    shards = plan.data_parallel(cluster.num_gpus) // plan.dp_replicate
+    params = params_of_fullest_rank(shape, plan) / shards
+    moved_bytes = 6 * params
+    if plan.offload is Offload.PARAMS:
+        microbatches = plan.num_microbatches(cluster.num_gpus, workload.global_batch_sequences)
+        moved_bytes += 2 * 2 * params * microbatches
+    host_update_s = params * HOST_ADAM_BYTES_PER_PARAM / HOST_MEMORY_BYTES_PER_S
+    return moved_bytes / PCIE_BYTES_PER_S + host_update_s
 
 
 def _tensor_parallel_s(
