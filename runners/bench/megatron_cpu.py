@@ -21,9 +21,10 @@ def install_cpu_stand_ins() -> None:
     """Replaces, in this process and for good, the CUDA calls that Megatron makes."""
     for name in _FACTORIES:  # schedules, optimizer, grad_scaler, the causal mask: device="cuda"
         setattr(torch, name, _on_cpu(getattr(torch, name)))
-    torch.cuda.current_device = lambda: _CPU  # type: ignore[assignment,return-value]  # a device
+    torch.cuda.current_device = lambda: _CPU  # type: ignore[assignment,return-value]
     torch.cuda.synchronize = _nothing  # p2p_communication, initialize_model_parallel
-    torch.Tensor.cuda = _itself  # type: ignore[assignment]  # tied embeddings
+    # Tied embeddings move to the GPU.
+    torch.Tensor.cuda = _itself  # type: ignore[method-assign]
     torch.Tensor.type = _cuda_type_name(torch.Tensor.type)  # type: ignore[method-assign,assignment]
     # Recomputation saves and restores this device's generator; the CPU's it does by itself.
     megatron_random._get_cuda_rng_state = _no_state

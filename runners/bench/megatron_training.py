@@ -119,8 +119,8 @@ class MegatronTraining:
         if self._losses:
             total += torch.stack(self._losses).double().mean()
         dist.all_reduce(total)
-        copies = dist.get_world_size() // parallel_state.get_pipeline_model_parallel_world_size()
-        return float(total.item()) / copies
+        num_stages = int(parallel_state.get_pipeline_model_parallel_world_size())
+        return total.item() / (dist.get_world_size() // num_stages)
 
     def effective(self) -> dict[str, Any]:
         """Read back from Megatron's process groups, model configuration and optimizer."""

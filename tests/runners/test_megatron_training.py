@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from runners.bench.data import microbatch
 from runners.bench.weights import initial_weight
-from tests.runners.bench_ranks import tiny_workload, trained
+from tests.runners.bench_ranks import trained
+from tests.tiny_job import tiny_workload
 from tuner.plan import ParallelPlan
 from tuner.workload import HfModel, ModelShape, Workload
 
@@ -69,7 +70,8 @@ def test_losses_are_those_of_one_rank_and_fall(
     plan = _plan(**knobs)
     reports = trained(plan, tmp_path, num_ranks=num_ranks)
     losses = _losses(reports)
-    assert losses == pytest.approx(reference, rel=1e-4)
+    # Seen to differ by 1e-7; norms whose gradients are not summed over tp, by 8e-6.
+    assert losses == pytest.approx(reference, rel=3e-6)
     assert losses[2] < losses[0] - 0.05
     for report in reports:
         assert {name: report["effective"][name] for name in plan.to_dict()} == plan.to_dict()
@@ -165,7 +167,7 @@ def test_tied_embeddings_and_biases_train_alike_in_every_layout(
     workload = _family(family)
     alone = trained(_plan(micro_batch=8), tmp_path / "alone", num_ranks=1, workload=workload)
     split = trained(_plan(**knobs), tmp_path / "split", num_ranks=num_ranks, workload=workload)
-    assert _losses(split) == pytest.approx(_losses(alone), rel=1e-4)
+    assert _losses(split) == pytest.approx(_losses(alone), rel=1e-5)
 
 
 def test_a_vocabulary_that_is_padded_trains_alike_in_every_layout(tmp_path: Path) -> None:
@@ -173,7 +175,7 @@ def test_a_vocabulary_that_is_padded_trains_alike_in_every_layout(tmp_path: Path
     alone = trained(_plan(micro_batch=8), tmp_path / "alone", num_ranks=1, workload=workload)
     knobs = {"tp": 2, "micro_batch": 8}
     split = trained(_plan(**knobs), tmp_path / "split", num_ranks=2, workload=workload)
-    assert _losses(split) == pytest.approx(_losses(alone), rel=1e-4)
+    assert _losses(split) == pytest.approx(_losses(alone), rel=1e-5)
 
 
 def _hugging_face_loss(workload: Workload, folder: Path) -> float:
