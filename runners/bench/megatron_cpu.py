@@ -23,9 +23,9 @@ def install_cpu_stand_ins() -> None:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     torch.cuda.current_device = lambda: _CPU  # type: ignore[assignment,return-value]
     torch.cuda.synchronize = _nothing  # p2p_communication, initialize_model_parallel
-    # Tied embeddings move to the GPU.
-    torch.Tensor.cuda = _itself  # type: ignore[method-assign]
-    torch.Tensor.type = _cuda_type_name(torch.Tensor.type)  # type: ignore[method-assign,assignment]
+    # The language model moves tied embeddings to the GPU.
+    torch.Tensor.cuda = _itself  # type: ignore[method-assign,assignment]
+    torch.Tensor.type = _cuda_type_name(torch.Tensor.type)  # type: ignore[method-assign]
     # Recomputation saves and restores this device's generator; the CPU's it does by itself.
     megatron_random._get_cuda_rng_state = _no_state
     megatron_random._set_cuda_rng_state = _nothing
