@@ -27,9 +27,10 @@ _OOM_TEXTS = (
     "std::bad_alloc",
     "Cannot allocate memory",
     "can't start new thread",
+    "Resource temporarily unavailable",
 )
-"""What allocators below torch say. ``can't start new thread`` is pthread_create without memory
-for a stack, which only RLIMIT_DATA makes likely."""
+"""What allocators below torch say. The last two are pthread_create without memory for a stack,
+which RLIMIT_DATA makes likely."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

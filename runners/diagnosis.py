@@ -1,0 +1,129 @@
+"""From what ranks left behind to the outcome of a trial: pure, no process is looked at here."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, TimedOut
+
+_OOM_LAST_WORDS = ("std::bad_alloc", "DefaultCPUAllocator", "out of memory", "Cannot allocate")
+"""In the log of a rank that died without a report: an allocation failed below Python."""
+_PORT_TAKEN = ("EADDRINUSE", "address already in use", "Address already in use")
+_BINOMIAL_RANKS = ((6, 1), (9, 2), (12, 3), (15, 4), (17, 5), (20, 6), (23, 7), (25, 8), (28, 9))
+"""(steps, r): with at least so many steps the r-th smallest and r-th largest bound the median with
+95 % confidence (binomial quantiles with p = 1/2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnd:
+    """How one rank ended."""
+
+    rank: int
+    report: Mapping[str, Any] | None
+    """Its ``rank-N.json``; None where it wrote none."""
+    exit_code: int | None
+    """Negative = the signal that killed it; None = it was running until we ended it."""
+    log_tail: str = ""
+
+    @property
+    def phase(self) -> Phase:
+        """The last phase that it reported."""
+        return Phase(self.report["phase"]) if self.report else Phase.START
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it trained to the end and said so."""
+        return bool(self.report and self.report["status"] == "ok" and self.exit_code == 0)
+
+
+def outcome_of_ranks(
+    ends: Sequence[RankEnd], *, timed_out: TimedOut | None, oom_killed: bool
+) -> Outcome:
+    """What came of a trial.
+
+    Args:
+        ends: of all ranks, in order.
+        timed_out: set where the trial was ended because of a phase limit.
+        oom_killed: the kernel's out-of-memory killer was at work during the trial.
+    """
+    if all(end.succeeded for end in ends):
+        return _measured(ends)
+    raised = [end for end in ends if end.report and end.report.get("error")]
+    if raised:
+        return _of_error(min(raised, key=lambda end: float(end.report["error"]["at"])))  # type: ignore[index]  # raised ranks have reports
+    died = [end for end in ends if end.exit_code not in (None, 0)]
+    if died:
+        return _of_death(died[0], oom_killed)
+    if timed_out is not None:
+        return timed_out
+    silent = next(end for end in ends if not end.succeeded)
+    return Failed(
+        rank=silent.rank,
+        phase=silent.phase,
+        error="no result",
+        message="the rank ended without writing a result; its log holds what it said",
+    )
+
+
+def stuck_ranks(ends: Sequence[RankEnd]) -> tuple[Phase, tuple[int, ...]]:
+    """The earliest phase in which a rank is, and the ranks that are in it."""
+    order = list(Phase)
+    earliest = min((end.phase for end in ends), key=order.index)
+    return earliest, tuple(end.rank for end in ends if end.phase is earliest)
+
+
+def median_interval_s(times: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of the median by order statistics; the whole range for fewer than 6 times."""
+    ordered = sorted(times)
+    r = max((r for steps, r in _BINOMIAL_RANKS if len(ordered) >= steps), default=1)
+    return ordered[r - 1], ordered[-r]
+
+
+def _measured(ends: Sequence[RankEnd]) -> Measured:
+    results = [end.report["result"] for end in ends if end.report]
+    first = results[0]
+    times = tuple(first["step_times_s"])
+    median_s = statistics.median(times)
+    peaks = tuple(int(result["peak_memory_bytes"]) for result in results)
+    return Measured(
+        step_times_s=times,
+        step_time_s=median_s,
+        step_time_ci_s=median_interval_s(times),
+        tokens_per_s=first["tokens_per_step"] / median_s,
+        peak_memory_bytes=max(peaks),
+        peak_memory_bytes_by_rank=peaks,
+        losses=tuple(first["losses"]),
+        allocator_retries=sum(int(r["memory"].get("allocator_retries", 0)) for r in results),
+    )
+
+
+def _of_error(end: RankEnd) -> Outcome:
+    assert end.report is not None, "only a rank with a report raised"
+    error = end.report["error"]
+    message = " ".join(str(error["message"]).split())[:600]
+    if error["out_of_memory"]:
+        return OutOfMemory(rank=end.rank, phase=end.phase, message=message)
+    port_taken = end.phase is Phase.PROCESS_GROUP and any(word in message for word in _PORT_TAKEN)
+    return Failed(
+        rank=end.rank,
+        phase=end.phase,
+        error=error["type"],
+        message=message,
+        infrastructure=port_taken,
+    )
+
+
+def _of_death(end: RankEnd, oom_killed: bool) -> Outcome:
+    """Of a rank that ended without a word: killed, or crashed below Python."""
+    code = end.exit_code or 0
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    last = " ".join(end.log_tail.split())[-400:]
+    by_killer = code == -signal.SIGKILL and oom_killed
+    if by_killer or any(word in end.log_tail for word in _OOM_LAST_WORDS):
+        said = "the kernel's out-of-memory killer ended it" if by_killer else last
+        return OutOfMemory(rank=end.rank, phase=end.phase, message=said)
+    return Failed(rank=end.rank, phase=end.phase, error=name, message=last)

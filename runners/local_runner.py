@@ -1,0 +1,96 @@
+"""Carries plans out on this machine, without Ray."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from runners.backends.launch import launch_for
+from runners.rank_processes import NodeRanks
+from runners.supervisor import Supervisor
+from tuner.cluster import Cluster
+from tuner.errors import UserError
+from tuner.launch import LaunchSpec, Measurement
+from tuner.outcome import Failed, Outcome, Phase
+from tuner.plan import ParallelPlan
+from tuner.runner import PhaseListener
+from tuner.study_folder import launch_folder, write_launch_files
+from tuner.workload import Workload
+
+LOOPBACK = "127.0.0.1"
+MAX_ATTEMPTS = 2
+"""Where the machine, not the plan, is to blame, a trial is run once more."""
+
+
+class LocalRunner:
+    """Runs every trial as fresh ranks of this machine."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        measurement: Measurement,
+        limits_s: Mapping[Phase, float],
+    ) -> None:
+        if cluster.num_nodes != 1:
+            raise UserError(
+                f"--runner local needs a cluster of 1 node, got {cluster.num_nodes}; "
+                "use --runner ray with --ray-address"
+            )
+        self._workload = workload
+        self._cluster = cluster
+        self._measurement = measurement
+        self._limits_s = limits_s
+
+    def describe(self, plan: ParallelPlan) -> LaunchSpec:
+        """What ``run`` would start."""
+        return launch_for(plan, self._workload, self._cluster, self._measurement)
+
+    def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
+        """Tries the plan once; a port taken by another is no fault of the plan."""
+        spec = self.describe(plan)
+        for _ in range(MAX_ATTEMPTS):
+            prepare_trial_folder(folder, spec)
+            ranks = NodeRanks(
+                ranks_per_node=spec.ranks_per_node,
+                num_ranks=spec.num_ranks,
+                master_address=LOOPBACK,
+                master_port=free_port(LOOPBACK),
+            )
+            supervisor = Supervisor(
+                folder,
+                ranks,
+                env=rank_environment(spec),
+                limits_s=self._limits_s,
+            )
+            outcome = supervisor.run(on_phase).outcome()
+            if not (isinstance(outcome, Failed) and outcome.infrastructure):
+                break
+        return outcome
+
+    def close(self) -> None:
+        """Nothing is held between trials."""
+
+
+def prepare_trial_folder(folder: Path, spec: LaunchSpec) -> None:
+    """Writes the launch files into a fresh trial folder; an interrupted attempt is cleared away."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    write_launch_files(spec, launch_folder(folder))
+
+
+def rank_environment(spec: LaunchSpec) -> dict[str, str]:
+    """What the framework needs, and threads such that the ranks of a node share its cores."""
+    cores = len(os.sched_getaffinity(0))
+    threads = str(max(1, cores // spec.ranks_per_node))
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **dict(spec.env)}
+
+
+def free_port(address: str) -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,169 @@
+"""The rank processes of one node: started in sessions of their own, and all gone afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from runners.diagnosis import RankEnd
+from tuner.launch import BENCH_MODULE
+from tuner.study_folder import launch_folder
+
+_LOG_TAIL_BYTES = 4000
+
+
+def bench_command(trial_folder: Path) -> tuple[str, ...]:
+    """What a rank runs: the bench program on the trial's launch files."""
+    launch = str(launch_folder(trial_folder))
+    return (
+        *(sys.executable, "-m", BENCH_MODULE),
+        *("--launch", launch, "--results", str(trial_folder)),
+    )
+
+
+def rank_log(trial_folder: Path, rank: int) -> Path:
+    """Where a rank's output goes."""
+    return trial_folder / f"rank-{rank}.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRanks:
+    """The ranks of one node, and where they meet the others."""
+
+    node: int = 0
+    ranks_per_node: int
+    num_ranks: int
+    master_address: str
+    master_port: int
+
+    def environment(self, local_rank: int) -> dict[str, str]:
+        """What torchrun would set, and the supervisor's own id."""
+        rank = self.node * self.ranks_per_node + local_rank
+        return {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(local_rank),
+            "WORLD_SIZE": str(self.num_ranks),
+            "LOCAL_WORLD_SIZE": str(self.ranks_per_node),
+            "MASTER_ADDR": self.master_address,
+            "MASTER_PORT": str(self.master_port),
+            "PARATUNE_SUPERVISOR_PID": str(os.getpid()),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+
+@dataclass(slots=True)
+class RankProcesses:
+    """Started ranks of a node, a context manager: leaving it ends them, whatever happened."""
+
+    folder: Path
+    node_ranks: NodeRanks
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    _processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _ends: dict[int, int] = field(default_factory=dict)
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _descendants: set[psutil.Process] = field(default_factory=set)
+
+    def __enter__(self) -> RankProcesses:
+        try:
+            for local_rank in range(self.node_ranks.ranks_per_node):
+                self._start(local_rank)
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def _start(self, local_rank: int) -> None:
+        own = self.node_ranks.environment(local_rank)
+        rank = int(own["RANK"])
+        with rank_log(self.folder, rank).open("wb") as log:
+            process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.env, **own},
+                start_new_session=True,
+            )
+        self._processes[rank] = process
+        self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, rank)
+
+    def wait(self, seconds: float) -> dict[int, int]:
+        """Exit codes of the ranks that have ended, after an end or this time at most."""
+        for key, _ in self._selector.select(seconds):
+            rank = int(key.data)
+            self._selector.unregister(key.fd)
+            os.close(key.fd)
+            self._ends[rank] = self._processes[rank].wait()
+        return dict(self._ends)
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether no rank is running."""
+        return len(self._ends) == len(self._processes)
+
+    def ends(self) -> tuple[RankEnd, ...]:
+        """What every rank has left behind so far, by rank."""
+        return tuple(
+            RankEnd(
+                rank=rank,
+                report=self._report(rank),
+                exit_code=self._ends.get(rank),
+                log_tail=self._log_tail(rank),
+            )
+            for rank in sorted(self._processes)
+        )
+
+    def _report(self, rank: int) -> Mapping[str, Any] | None:
+        """The rank's own report; one left by an earlier attempt under this number is not its."""
+        path = self.folder / f"rank-{rank}.json"
+        if not path.exists():
+            return None
+        report: dict[str, Any] = json.loads(path.read_text())
+        return report if report.get("pid") == self._processes[rank].pid else None
+
+    def _log_tail(self, rank: int) -> str:
+        with rank_log(self.folder, rank).open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - _LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace")
+
+    def end(self) -> None:
+        """Kills what is left of every rank, children that have moved away included."""
+        for process in self._processes.values():
+            self._remember_descendants(process.pid)
+        for process in self._processes.values():
+            _kill_group(process.pid)
+            process.wait()
+        for descendant in self._descendants:
+            if descendant.is_running():
+                descendant.kill()
+        for key in list(self._selector.get_map().values()):
+            os.close(key.fd)
+        self._selector.close()
+
+    def _remember_descendants(self, pid: int) -> None:
+        try:
+            self._descendants.update(psutil.Process(pid).children(recursive=True))
+        except psutil.NoSuchProcess:
+            return
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,135 @@
+"""Watches the ranks of one node through a trial, with and without Ray: phases, limits, deaths."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runners.diagnosis import RankEnd, outcome_of_ranks, stuck_ranks
+from runners.rank_processes import NodeRanks, RankProcesses, bench_command
+from tuner.outcome import Outcome, Phase, TimedOut
+from tuner.runner import PhaseListener
+
+GRACE_S = 1.0
+"""After a rank's death its peers get this long to write down their own errors."""
+_LOOK_S = 0.2
+"""How often phases are read; deaths are seen at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEnd:
+    """How a trial ended on one node."""
+
+    ends: tuple[RankEnd, ...]
+    timed_out: TimedOut | None
+    oom_killed: bool
+    """The kernel's out-of-memory killer was at work on this node meanwhile."""
+
+    def outcome(self) -> Outcome:
+        """The outcome as far as this node can tell."""
+        return outcome_of_ranks(self.ends, timed_out=self.timed_out, oom_killed=self.oom_killed)
+
+
+class Supervisor:
+    """Runs the ranks of one node once; when ``run`` returns or raises, none of them is left."""
+
+    def __init__(
+        self,
+        folder: Path,
+        node_ranks: NodeRanks,
+        *,
+        env: Mapping[str, str],
+        limits_s: Mapping[Phase, float],
+        command: tuple[str, ...] | None = None,
+    ) -> None:
+        """Prepares, starts nothing.
+
+        Args:
+            folder: the trial's folder, with its launch files.
+            node_ranks: which ranks.
+            env: what the framework needs, on top of this process's own environment.
+            limits_s: the longest that a rank may stay in each phase.
+            command: what a rank runs, the bench program unless given.
+        """
+        self._folder = folder
+        self._node_ranks = node_ranks
+        self._env = env
+        self._limits_s = limits_s
+        self._command = command or bench_command(folder)
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Ends the trial from another thread."""
+        self._stopped.set()
+
+    def run(self, on_phase: PhaseListener) -> NodeEnd:
+        """Starts the ranks and waits for their end, or ends them."""
+        kills_before = _oom_kills()
+        with RankProcesses(self._folder, self._node_ranks, self._command, self._env) as ranks:
+            timed_out = self._watched(ranks, on_phase)
+            ends = ranks.ends()
+        return NodeEnd(ends=ends, timed_out=timed_out, oom_killed=_oom_kills() > kills_before)
+
+    def _watched(self, ranks: RankProcesses, on_phase: PhaseListener) -> TimedOut | None:
+        phase = Phase.START
+        clock = _PhaseClock(self._limits_s)
+        while not self._stopped.is_set():
+            ended = ranks.wait(_LOOK_S)
+            if any(code != 0 for code in ended.values()):
+                _let_peers_report(ranks)
+                return None
+            if ranks.all_ended:
+                return None
+            ends = ranks.ends()
+            slowest, _ = stuck_ranks(ends)
+            if slowest is not phase:
+                phase = slowest
+                on_phase(phase)
+            if (timed_out := clock.passed(ends)) is not None:
+                return timed_out
+        return None
+
+
+class _PhaseClock:
+    """Since when each rank has been in its phase, by this node's clock."""
+
+    def __init__(
+        self, limits_s: Mapping[Phase, float], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limits_s = limits_s
+        self._now = now
+        self._since: dict[int, tuple[Phase, float]] = {}
+
+    def passed(self, ends: tuple[RankEnd, ...]) -> TimedOut | None:
+        """The limit that was passed, with the ranks that are furthest behind."""
+        now = self._now()
+        for end in ends:
+            phase, since = self._since.setdefault(end.rank, (end.phase, now))
+            if phase is not end.phase:
+                self._since[end.rank] = (end.phase, now)
+                continue
+            limit_s = self._limits_s.get(phase)
+            if end.exit_code is None and limit_s is not None and now - since > limit_s:
+                stuck_phase, stuck = stuck_ranks(ends)
+                return TimedOut(ranks=stuck, phase=stuck_phase, limit_s=limit_s)
+        return None
+
+
+def _let_peers_report(ranks: RankProcesses) -> None:
+    deadline = time.monotonic() + GRACE_S
+    while not ranks.all_ended and (left_s := deadline - time.monotonic()) > 0:
+        ranks.wait(left_s)
+
+
+def _oom_kills() -> int:
+    """Processes that the kernel has killed for memory since it started; 0 where it does not say."""
+    counters = Path("/proc/vmstat")
+    if not counters.exists():
+        return 0
+    for line in counters.read_text().splitlines():
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
+    return 0
