@@ -13,15 +13,12 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from megatron.core.utils import get_model_config
 
 from runners.bench.data import microbatch
 from runners.bench.launch_folder import LaunchFolder, TrainingFile
 from runners.bench.megatron_arguments import MegatronArguments
-from runners.bench.megatron_cpu import install_cpu_stand_ins
 from runners.bench.megatron_model import model_chunks, params_dtype, uses_transformer_engine
-from runners.bench.ranks import GROUP_TIMEOUT
 from tuner.launch import MEGATRON_FILE
 from tuner.plan import Backend, Offload, Precision, Recompute
 
@@ -40,40 +37,10 @@ _RECOMPUTE = {
 def megatron_training(launch: LaunchFolder, device: torch.device) -> MegatronTraining:
     """The model of these launch files, laid out over all ranks. Collective.
 
-    Raises:
-        ValueError: ``megatron.args`` does not fit the number of ranks or this bench.
+    ``start_megatron_groups`` comes first.
     """
     arguments = MegatronArguments.read(launch.path / MEGATRON_FILE)
-    _must_divide(arguments, launch.training.num_ranks)
-    if device.type == "cpu":
-        install_cpu_stand_ins()
-    interleaved = arguments.num_virtual_stages_per_pipeline_rank > 1
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=arguments.tensor_model_parallel_size,
-        pipeline_model_parallel_size=arguments.pipeline_model_parallel_size,
-        virtual_pipeline_model_parallel_size=(
-            arguments.num_virtual_stages_per_pipeline_rank if interleaved else None
-        ),
-        distributed_timeout_minutes=round(GROUP_TIMEOUT.total_seconds() / 60),
-        create_gloo_process_groups=False,
-    )
-    model_parallel_cuda_manual_seed(launch.training.seed + 1)
     return MegatronTraining(launch.training, arguments, device)
-
-
-def _must_divide(arguments: MegatronArguments, num_ranks: int) -> None:
-    model_ranks = arguments.tensor_model_parallel_size * arguments.pipeline_model_parallel_size
-    if num_ranks % model_ranks:
-        raise ValueError(
-            f"{MEGATRON_FILE}: tensor times pipeline parallel size ({model_ranks}) must divide "
-            f"the number of ranks ({num_ranks}); start a multiple of {model_ranks}"
-        )
-    samples = arguments.micro_batch_size * (num_ranks // model_ranks)
-    if arguments.global_batch_size % samples:
-        raise ValueError(
-            f"{MEGATRON_FILE}: micro-batch size times data-parallel size ({samples}) must divide "
-            f"--global-batch-size ({arguments.global_batch_size}); change one of them"
-        )
 
 
 class MegatronTraining:

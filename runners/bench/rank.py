@@ -53,6 +53,7 @@ def _trained(
     report.enter(Phase.PROCESS_GROUP)
     device = rank_device(place)
     start_process_group(place, device)
+    _start_framework_groups(launch, device)
     dist.barrier()
     report.enter(Phase.MODEL)
     meters.append(memory_meter(device, launch.training.memory_limit_bytes))
@@ -73,6 +74,18 @@ def _import_framework(backend: Backend) -> None:
             import runners.bench.megatron_training  # noqa: F401
         case _:
             assert_never(backend)
+
+
+def _start_framework_groups(launch: LaunchFolder, device: torch.device) -> None:
+    """Joins Megatron's many groups before memory is limited: they are not the plan's.
+
+    The threads of each gloo group have stacks of 8 MiB, which RLIMIT_DATA counts although they
+    are never touched; a thread that cannot start there ends the process without an exception.
+    """
+    if launch.training.backend is Backend.MEGATRON:
+        from runners.bench.megatron_groups import start_megatron_groups
+
+        start_megatron_groups(launch, device)
 
 
 def _built(launch: LaunchFolder, device: torch.device) -> Training:
