@@ -1,0 +1,124 @@
+"""The model to train: from the launch folder's ``config.json``, or the user's own factory.
+
+Whatever it is, ``model(tokens)`` gives logits (a tensor, or an object that has them as
+``.logits``) of shape (sequences, tokens, vocabulary); the loss is ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from runners.bench.launch_folder import LaunchFolder
+from runners.bench.weights import initial_weight
+
+
+def model_on_meta(launch: LaunchFolder) -> nn.Module:
+    """The model with its parameters on the meta device (no bytes), its buffers real."""
+    with _parameters_on_meta():
+        factory = launch.training.factory
+        return _hf_model(launch) if factory is None else _own_model(factory)
+
+
+def built_model(launch: LaunchFolder, device: torch.device) -> nn.Module:
+    """The whole model on a device, with its initial weights in fp32."""
+    model = model_on_meta(launch).to(dtype=torch.float32)
+    fill_whole_parameters(model, seed=launch.training.seed, device=device)
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device))
+    return model
+
+
+def fill_whole_parameters(model: nn.Module, *, seed: int, device: torch.device) -> None:
+    """Replaces meta parameters by their initial weights, one at a time; ties stay ties."""
+    made: dict[int, nn.Parameter] = {}
+    for prefix, module in model.named_modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is None:
+                continue
+            if id(parameter) not in made:
+                full_name = f"{prefix}.{name}" if prefix else name
+                value = initial_weight(full_name, parameter.shape, seed=seed, device=device)
+                made[id(parameter)] = nn.Parameter(value, requires_grad=parameter.requires_grad)
+            module._parameters[name] = made[id(parameter)]
+
+
+def logits_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """Logits of shape (sequences, tokens, vocabulary) for ids of shape (sequences, tokens)."""
+    output: Any = model(tokens)
+    logits = output if isinstance(output, torch.Tensor) else output.logits
+    assert isinstance(logits, torch.Tensor)
+    return logits
+
+
+def token_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy in fp32 over all targets, shape ()."""
+    return nn.functional.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]).float(), targets.reshape(-1)
+    )
+
+
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """The model's layers: its longest module list; empty where it has none."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return list(max(lists, key=len)) if lists else []
+
+
+def _hf_model(launch: LaunchFolder) -> nn.Module:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    values = json.loads(launch.model_config_path.read_text())
+    config = AutoConfig.for_model(**values)
+    config.use_cache = False
+    model: nn.Module = AutoModelForCausalLM.from_config(
+        config, attn_implementation="sdpa", dtype=torch.float32
+    )
+    return model.train()
+
+
+def _own_model(factory: str) -> nn.Module:
+    module_name, _, name = factory.partition(":")
+    try:
+        make = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"workload.model must name a factory that can be imported, got {factory}: {error}; "
+            "install its package on every node"
+        ) from error
+    model = make()
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"workload.model: {factory}() must return a torch.nn.Module, "
+            f"got {type(model).__name__}"
+        )
+    return model.train()
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Moves every parameter to the meta device as it is registered; buffers are left alone.
+
+    A model that fits only when sharded can so be described on every rank. Building under
+    ``torch.device("meta")`` would lose the buffers (rotary frequencies), which no file holds.
+    """
+    original = nn.Module.register_parameter
+
+    def register(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        original(module, name, parameter)
+        if parameter is not None and not parameter.is_meta:
+            module._parameters[name] = nn.Parameter(
+                parameter.detach().to("meta"), requires_grad=parameter.requires_grad
+            )
+
+    nn.Module.register_parameter = register  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = original  # type: ignore[method-assign]
