@@ -64,7 +64,10 @@ def megatron_launch(
 def _refuse_unsupported(plan: ParallelPlan) -> None:
     refusals = (
         (plan.zero_stage > 1, f"zero_stage 0 or 1, got {plan.zero_stage}"),
-        (plan.dp_replicate > 1, f"dp_replicate 1, got {plan.dp_replicate}"),
+        (
+            plan.dp_replicate > 1 and plan.zero_stage == 0,
+            f"dp_replicate 1 with zero_stage 0, got {plan.dp_replicate}",
+        ),
         (plan.cp > 1, f"cp 1, got {plan.cp}"),
         (plan.ep > 1, f"ep 1, got {plan.ep}"),
         (plan.precision is Precision.FP8, "precision fp32, fp16 or bf16, got fp8"),
@@ -187,6 +190,8 @@ def _layout_lines(plan: ParallelPlan, workload: Workload, num_gpus: int) -> list
         lines.append("--sequence-parallel")
     if plan.zero_stage == 1:
         lines.append("--use-distributed-optimizer")
+    if plan.dp_replicate > 1:
+        lines.append(f"--num-distributed-optimizer-instances {plan.dp_replicate}")
     if plan.data_parallel(num_gpus) > 1:
         lines.append("--overlap-grad-reduce")
         if plan.zero_stage == 1:

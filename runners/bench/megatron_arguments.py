@@ -45,6 +45,7 @@ class MegatronArguments:
     num_virtual_stages_per_pipeline_rank: int = 1
     sequence_parallel: bool = False
     use_distributed_optimizer: bool = False
+    num_distributed_optimizer_instances: int = 1
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     recompute_granularity: str | None = None
@@ -117,6 +118,7 @@ _OPTIONAL: dict[str, type] = {
     "--tensor-model-parallel-size": int,
     "--pipeline-model-parallel-size": int,
     "--num-virtual-stages-per-pipeline-rank": int,
+    "--num-distributed-optimizer-instances": int,
     "--recompute-num-layers": int,
     "--initial-loss-scale": float,
     "--min-lr": float,

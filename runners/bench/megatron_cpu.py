@@ -6,6 +6,7 @@ in a process that does nothing else. Each stand-in names what in Megatron-Core 0
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,9 @@ def install_cpu_stand_ins() -> None:
     for name in _FACTORIES:  # schedules, optimizer, grad_scaler, the causal mask: device="cuda"
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     torch.cuda.current_device = lambda: _CPU  # type: ignore[assignment,return-value]
+    torch.cuda.Stream = _OneStream  # type: ignore[misc,assignment]
+    torch.cuda.default_stream = _OneStream  # type: ignore[assignment]
+    torch.cuda.stream = contextlib.nullcontext  # type: ignore[misc,assignment]
     torch.cuda.synchronize = _nothing  # p2p_communication, initialize_model_parallel
     # The language model moves tied embeddings to the GPU.
     torch.Tensor.cuda = _itself  # type: ignore[method-assign,assignment]
@@ -31,6 +35,16 @@ def install_cpu_stand_ins() -> None:
     megatron_random._set_cuda_rng_state = _nothing
     # Its fork() is empty: the one generator of a CPU rank is no tracker's to swap.
     megatron_random.initialize_rng_tracker(inference_rng_tracker=True, force_reset=True)
+
+
+class _OneStream:
+    """DistributedDataParallel with several optimizer instances: all work is in one order here."""
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        pass
+
+    def wait_stream(self, other: _OneStream) -> None:
+        """Nothing to wait for."""
 
 
 def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -30,6 +30,7 @@ def start_megatron_groups(launch: LaunchFolder, device: torch.device) -> None:
         virtual_pipeline_model_parallel_size=(
             arguments.num_virtual_stages_per_pipeline_rank if interleaved else None
         ),
+        num_distributed_optimizer_instances=arguments.num_distributed_optimizer_instances,
         distributed_timeout_minutes=round(GROUP_TIMEOUT.total_seconds() / 60),
         create_gloo_process_groups=False,
     )

@@ -176,6 +176,7 @@ def _ddp_config(arguments: MegatronArguments) -> DistributedDataParallelConfig:
         overlap_param_gather=arguments.overlap_param_gather,
         align_param_gather=_aligns_param_gather(arguments),
         use_distributed_optimizer=arguments.use_distributed_optimizer,
+        num_distributed_optimizer_instances=arguments.num_distributed_optimizer_instances,
         check_for_nan_in_grad=arguments.check_for_nan_in_loss_and_grad,
     )
 

@@ -96,7 +96,7 @@ class MegatronTraining:
         return {
             "backend": str(Backend.MEGATRON),
             "zero_stage": 1 if sharded else 0,
-            "dp_replicate": 1,
+            "dp_replicate": self._chunks[0].ddp_config.num_distributed_optimizer_instances,
             "micro_batch": self._arguments.global_batch_size
             // parallel_state.get_data_parallel_world_size()
             // self._num_microbatches,

@@ -24,7 +24,8 @@ VALUE_OPTIONS = """
 --ffn-hidden-size --global-batch-size --hidden-dropout --hidden-size --initial-loss-scale
 --kv-channels --lr --lr-decay-style --make-vocab-size-divisible-by --max-position-embeddings
 --micro-batch-size --min-lr --norm-epsilon --normalization --num-attention-heads --num-layers
---num-query-groups --num-virtual-stages-per-pipeline-rank --optimizer
+--num-distributed-optimizer-instances --num-query-groups --num-virtual-stages-per-pipeline-rank
+--optimizer
 --pipeline-model-parallel-size --position-embedding-type --recompute-granularity --recompute-method
 --recompute-modules --recompute-num-layers --rope-scaling-factor --rotary-base --seq-length
 --tensor-model-parallel-size --transformer-impl --vocab-size --weight-decay
@@ -83,6 +84,7 @@ PLANS: tuple[dict[str, Any], ...] = (
     {},
     {"precision": "fp32", "micro_batch": 2},
     {"precision": "fp16", "zero_stage": 1},
+    {"zero_stage": 1, "dp_replicate": 2},
     {"tp": 2, "sequence_parallel": True, "recompute": "selective"},
     {"pp": 2, "vpp": 2, "recompute": "full"},
 )
@@ -225,7 +227,7 @@ def test_cpu_ranks_get_no_environment() -> None:
     ("knobs", "sentence"),
     [
         ({"zero_stage": 2}, "zero_stage 0 or 1, got 2"),
-        ({"zero_stage": 1, "dp_replicate": 2}, "dp_replicate 1, got 2"),
+        ({"dp_replicate": 2}, "dp_replicate 1 with zero_stage 0, got 2"),
         ({"cp": 2}, "cp 1, got 2"),
         ({"ep": 2}, "ep 1, got 2"),
         ({"precision": "fp8"}, "got fp8"),

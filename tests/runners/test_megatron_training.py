@@ -14,7 +14,9 @@ from runners.bench.data import microbatch
 from runners.bench.weights import initial_weight
 from tests.runners.bench_ranks import trained
 from tests.tiny_job import tiny_workload
+from tuner.launch import Measurement
 from tuner.plan import ParallelPlan
+from tuner.units import MIB
 from tuner.workload import HfModel, ModelShape, Workload
 
 pytestmark = pytest.mark.ranks
@@ -58,6 +60,7 @@ LAYOUTS: tuple[tuple[int, dict[str, Any]], ...] = (
     (4, {"tp": 2, "zero_stage": 1, "micro_batch": 4}),
     (4, {"pp": 2, "vpp": 2, "zero_stage": 1}),
     (4, {"pp": 2, "micro_batch": 2}),
+    (4, {"zero_stage": 1, "dp_replicate": 2}),
 )
 
 
@@ -97,6 +100,13 @@ def test_half_precision_trains_nearly_as_fp32(
     assert losses == pytest.approx(reference, rel=2e-2)
     assert losses[2] < losses[0] - 0.05
     assert reports[0]["effective"]["precision"] == knobs["precision"]
+
+
+def test_the_threads_of_process_groups_are_not_counted_as_memory(tmp_path: Path) -> None:
+    limit = Measurement(warmup_steps=1, steps=1, memory_limit_bytes=100 * MIB)
+    plan = _plan(tp=2, pp=2, micro_batch=4)
+    reports = trained(plan, tmp_path, num_ranks=4, measurement=limit)
+    assert all(report["peak_memory_bytes"] < 100 * MIB for report in reports)
 
 
 GPT2_CONFIG: dict[str, Any] = {
