@@ -25,7 +25,7 @@ def install_cpu_stand_ins() -> None:
     torch.cuda.current_device = lambda: _CPU  # type: ignore[assignment,return-value]
     torch.cuda.Stream = _OneStream  # type: ignore[misc,assignment]
     torch.cuda.default_stream = _OneStream  # type: ignore[assignment]
-    torch.cuda.stream = contextlib.nullcontext  # type: ignore[misc,assignment]
+    torch.cuda.stream = contextlib.nullcontext  # type: ignore[assignment]
     torch.cuda.synchronize = _nothing  # p2p_communication, initialize_model_parallel
     # The language model moves tied embeddings to the GPU.
     torch.Tensor.cuda = _itself  # type: ignore[method-assign,assignment]
