@@ -1,0 +1,72 @@
+"""A study as one JSON document: times in seconds, sizes in bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.summary import MeasuredTrial, Summary
+from reports.wording import outcome_words
+from tuner.outcome import Measured
+from tuner.plan import Backend
+from tuner.study_folder import StudyFolder
+from tuner.trial import Trial
+
+
+def study_document(folder: StudyFolder, summary: Summary) -> dict[str, Any]:
+    """What ``--json`` prints.
+
+    Raises:
+        UserError: the study folder's waterfall cannot be read.
+    """
+    return {
+        "best": None if summary.best is None else _best_record(summary, summary.best),
+        "trials": [_trial_record(trial) for trial in summary.trials],
+        "waterfall": folder.read_json(folder.waterfall_file),
+        "by_backend": {str(b): _backend_record(summary, b) for b in Backend},
+        "counts": dict(summary.counts),
+        "num_gpus": summary.num_gpus,
+        "study": str(folder.path),
+    }
+
+
+def _best_record(summary: Summary, best: MeasuredTrial) -> dict[str, Any]:
+    runner_up = summary.runner_up
+    return _measured_record(summary, best) | {
+        "speedup_over_median": summary.speedup_over_median,
+        "speedup_over_default": {str(d.backend): d.speedup for d in summary.defaults},
+        "tied_with_trial": runner_up.number if runner_up and summary.is_tie else None,
+    }
+
+
+def _backend_record(summary: Summary, backend: Backend) -> dict[str, Any] | None:
+    ranked = summary.best_of(backend)
+    return None if ranked is None else _measured_record(summary, ranked)
+
+
+def _measured_record(summary: Summary, ranked: MeasuredTrial) -> dict[str, Any]:
+    measured = ranked.measured
+    return {
+        "plan": ranked.plan.to_dict(),
+        "step_time_s": measured.step_time_s,
+        "step_time_ci_s": list(measured.step_time_ci_s),
+        "tokens_per_s": measured.tokens_per_s,
+        "tokens_per_s_per_gpu": summary.tokens_per_s_per_gpu(ranked),
+        "peak_memory_bytes": measured.peak_memory_bytes,
+        "trial": ranked.number,
+        "source": str(measured.source),
+    }
+
+
+def _trial_record(trial: Trial) -> dict[str, Any]:
+    outcome = trial.outcome
+    measured = outcome if isinstance(outcome, Measured) else None
+    return {
+        "number": trial.number,
+        "plan": trial.plan.to_dict(),
+        "outcome": outcome.kind,
+        "step_time_s": measured.step_time_s if measured else None,
+        "peak_memory_bytes": measured.peak_memory_bytes if measured else None,
+        "message": None if measured else outcome_words(outcome),
+        "wall_s": trial.wall_s,
+        "reason": trial.reason,
+    }

@@ -1,0 +1,55 @@
+"""The commands that start a folder of launch files by hand, without paratune's supervisor; pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from tuner.launch import BENCH_MODULE
+
+ENVIRONMENT_FILE = "env.json"
+"""Beside the launch files: the variables that the trial's ranks ran with, name to value."""
+
+
+def torchrun_command(
+    launch: str, *, num_nodes: int, gpus_per_node: int, env: Mapping[str, str]
+) -> str:
+    """Starts the launch files; the same line on every node.
+
+    Args:
+        launch: the folder of the launch files, as a rank will look for it.
+        num_nodes: of the cluster that the files are for.
+        gpus_per_node: ranks on each node.
+        env: what the framework needs.
+    """
+    if num_nodes == 1:
+        where = ["--standalone"]
+    else:
+        where = [f"--nnodes={num_nodes}", "--rdzv-backend=c10d", "--rdzv-endpoint=HOST:PORT"]
+    ranks = f"--nproc-per-node={gpus_per_node}"
+    return _line(env, ["torchrun", *where, ranks, "-m", BENCH_MODULE, "--launch", launch])
+
+
+def deepspeed_command(
+    launch: str, *, num_nodes: int, gpus_per_node: int, env: Mapping[str, str]
+) -> str:
+    """The same by DeepSpeed's launcher, started once, on the first node.
+
+    Several nodes are those of HOSTFILE; there ``env`` must be in ``.deepspeed_env`` too, since
+    the launcher hands few variables on.
+    """
+    if num_nodes == 1:
+        where = [f"--num_gpus={gpus_per_node}"]
+    else:
+        where = [
+            "--hostfile=HOSTFILE",
+            f"--num_nodes={num_nodes}",
+            f"--num_gpus={gpus_per_node}",
+        ]
+    module = ["--module", "--no_local_rank", BENCH_MODULE]
+    return _line(env, ["deepspeed", *where, *module, "--launch", launch])
+
+
+def _line(env: Mapping[str, str], words: list[str]) -> str:
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
+    return " ".join([*assignments, *(shlex.quote(word) for word in words)])

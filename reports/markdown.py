@@ -1,0 +1,236 @@
+"""The text of ``report.md``: the answer first, then all that it rests on; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from reports.study_facts import StudyFacts
+from reports.summary import MeasuredTrial, Summary
+from reports.wording import (
+    BACKEND_NAMES,
+    KIND_NAMES,
+    comparison_words,
+    default_words,
+    headroom_words,
+    interval_words,
+    one_line,
+    outcome_words,
+    plan_words,
+    source_mark,
+    throughput_words,
+    tie_words,
+)
+from tuner.outcome import Failed, Measured, OutOfMemory, Source, TimedOut
+from tuner.plan import Backend
+from tuner.trial import Trial
+from tuner.units import size_text, time_text
+
+
+def report_text(summary: Summary, facts: StudyFacts) -> str:
+    """The whole report."""
+    sections = (
+        _answer(summary, facts),
+        _frameworks(summary),
+        _trials(summary),
+        _failures(summary),
+        _waterfall(facts),
+        _environment(facts),
+        _reproduce(facts),
+        _numbers(summary),
+    )
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def _answer(summary: Summary, facts: StudyFacts) -> list[str]:
+    title = f"# The fastest plan of {facts.path.name}{source_mark(summary.source)}"
+    best = summary.best
+    if best is None:
+        return [title, "", f"None: no plan has trained ({_counts(summary)})."]
+    mark = source_mark(summary.source)
+    lines = [
+        title,
+        "",
+        f"**`{best.plan.label()}`** - {plan_words(best.plan, summary.num_gpus)}.",
+        "",
+        f"- Speed{mark}: {throughput_words(summary, best)}.",
+        f"- Step time{mark}: {interval_words(best.measured)}, trial {best.number}.",
+        f"- Memory{mark}: {headroom_words(best.measured, facts.memory_limit_bytes)}.",
+        *(f"- Faster: {words}." for words in comparison_words(summary)),
+    ]
+    if (tie := tie_words(summary)) is not None:
+        lines.append(f"- A tie: {tie}.")
+    return [*lines, "- Launch it: the files and the command are in [best/](best/README.md)."]
+
+
+def _counts(summary: Summary) -> str:
+    counts = (f"{number} {KIND_NAMES[kind]}" for kind, number in summary.counts)
+    return ", ".join(counts) or "no trials"
+
+
+def _frameworks(summary: Summary) -> list[str]:
+    mark = source_mark(summary.source)
+    header = (
+        "framework",
+        "best plan",
+        f"step time{mark}",
+        f"tokens/s of a rank{mark}",
+        f"peak memory{mark}",
+        "trials",
+    )
+    rows = [_framework_row(summary, backend) for backend in Backend]
+    defaults = [f"- Best plan of all: {default_words(d)}." for d in summary.defaults]
+    return ["## The frameworks side by side", "", *_table(header, rows), "", *defaults]
+
+
+def _framework_row(summary: Summary, backend: Backend) -> tuple[str, ...]:
+    tried = [trial for trial in summary.trials if trial.plan.backend is backend]
+    ran = sum(isinstance(trial.outcome, Measured) for trial in tried)
+    trials = f"{len(tried)} tried, {ran} trained"
+    best = summary.best_of(backend)
+    if best is None:
+        return (BACKEND_NAMES[backend], "none trained", "", "", "", trials)
+    return (
+        BACKEND_NAMES[backend],
+        f"`{best.plan.label()}`",
+        interval_words(best.measured),
+        f"{summary.tokens_per_s_per_gpu(best):,.0f}",
+        size_text(best.measured.peak_memory_bytes),
+        trials,
+    )
+
+
+def _trials(summary: Summary) -> list[str]:
+    mark = source_mark(summary.source)
+    header = (
+        "trial",
+        "plan",
+        "outcome",
+        f"step time{mark}",
+        f"tokens/s{mark}",
+        f"peak memory{mark}",
+        "took",
+        "why tried",
+    )
+    ranked = [_ranked_row(r) for r in summary.ranking]
+    others = [
+        (*_trial_cells(trial), "", "", "", time_text(trial.wall_s), trial.reason)
+        for trial in summary.others
+    ]
+    title = f"## All {len(summary.trials)} trials, the fastest first"
+    return [title, "", f"{_counts(summary)}.", "", *_table(header, [*ranked, *others])]
+
+
+def _ranked_row(ranked: MeasuredTrial) -> tuple[str, ...]:
+    measured = ranked.measured
+    return (
+        *_trial_cells(ranked.trial),
+        time_text(measured.step_time_s),
+        f"{measured.tokens_per_s:,.0f}",
+        size_text(measured.peak_memory_bytes),
+        time_text(ranked.trial.wall_s),
+        ranked.trial.reason,
+    )
+
+
+def _trial_cells(trial: Trial) -> tuple[str, str, str]:
+    return (str(trial.number), f"`{trial.plan.label()}`", KIND_NAMES[trial.outcome.kind])
+
+
+def _failures(summary: Summary) -> list[str]:
+    if not summary.others:
+        return []
+    lines = ["## What did not train, and why", ""]
+    for trial in summary.others:
+        reason = outcome_words(trial.outcome)
+        lines.append(f"- Trial {trial.number}, `{trial.plan.label()}`: {reason}")
+        if (rank := _guilty_rank(trial)) is not None and summary.source is Source.MEASURED:
+            lines.append(f"  - log: `trials/{trial.number:04d}/rank-{rank}.log`")
+    return lines
+
+
+def _guilty_rank(trial: Trial) -> int | None:
+    match trial.outcome:
+        case OutOfMemory(rank=rank) | Failed(rank=rank):
+            return rank
+        case TimedOut(ranks=ranks):
+            return ranks[0]
+    return None
+
+
+def _waterfall(facts: StudyFacts) -> list[str]:
+    lines = [
+        "## Which plans were refused before a trial",
+        "",
+        f"Of {facts.waterfall['num_combinations']:,} combinations of options "
+        f"{facts.waterfall['num_legal']:,} are legal. Each rule removed, of those that the rules "
+        "above it had left:",
+        "",
+    ]
+    rows = [
+        (str(r["rule"]), f"{r['removed']:,}", str(r["sentence"]))
+        for r in facts.waterfall["removed"]
+    ]
+    return [*lines, *_table(("rule", "removed", "what must hold"), rows)]
+
+
+def _environment(facts: StudyFacts) -> list[str]:
+    header = f"{facts.num_nodes} x {facts.gpus_per_node} ranks, each with at most "
+    limit = size_text(facts.memory_limit_bytes)
+    rows = [(name, value) for name, value in _flattened(facts.environment)]
+    return ["## Environment", "", f"{header}{limit}.", "", *_table(("what", "value"), rows)]
+
+
+def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flattened(value, f"{prefix}{name}.")
+        elif isinstance(value, list):
+            yield f"{prefix}{name}", ", ".join(str(item) for item in value)
+        else:
+            yield f"{prefix}{name}", str(value)
+
+
+def _reproduce(facts: StudyFacts) -> list[str]:
+    return [
+        "## Go on, or do it again",
+        "",
+        f"- Go on with more trials: `paratune tune JOB.yaml --study {facts.path} --trials N`, with "
+        "the same job file; trials that are here are not run again.",
+        "- Do it again: the same command with another folder; the job as resolved is in "
+        "[job.json](job.json).",
+        f"- Make this report again: `paratune report {facts.path}`.",
+        "- One trial alone: its launch files are in `trials/NNNN/launch/`; the command in "
+        "[best/README.md](best/README.md) starts any of them with `--launch`.",
+    ]
+
+
+def _numbers(summary: Summary) -> list[str]:
+    lines = ["## Where the numbers come from", ""]
+    if summary.source is Source.SIMULATED:
+        return [
+            *lines,
+            "All step times, speeds and memory peaks here are simulated: predictions of the cost "
+            "model. Nothing was started.",
+        ]
+    return [
+        *lines,
+        "All step times, speeds and memory peaks here are measured: real optimizer steps, each "
+        "from barrier to barrier and as long as on its slowest rank; the median after the "
+        "warm-up, with the 95 % interval of that median; memory at the peak of the fullest rank. "
+        "Nothing in this report is predicted.",
+    ]
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    lines = [_row(header), "|" + " --- |" * len(header)]
+    return [*lines, *(_row(row) for row in rows)]
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(_escaped(one_line(cell) if cell else "") for cell in cells) + " |"
+
+
+def _escaped(text: str) -> str:
+    """A bar would end a cell."""
+    return text.replace("|", "\\|")

@@ -1,0 +1,42 @@
+"""What a report says of a study beside its trials: layout, memory limit, environment, waterfall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.study_folder import StudyFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFacts:
+    """The JSON files of a study folder, read once."""
+
+    path: Path
+    num_nodes: int
+    gpus_per_node: int
+    memory_limit_bytes: int
+    """What one rank may allocate."""
+    job: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    waterfall: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, folder: StudyFolder) -> StudyFacts:
+        """Reads them.
+
+        Raises:
+            UserError: it is no study folder, or a file in it cannot be read.
+        """
+        job = folder.read_json(folder.job_file)
+        return cls(
+            path=folder.path,
+            num_nodes=job["num_nodes"],
+            gpus_per_node=job["gpus_per_node"],
+            memory_limit_bytes=job["memory_limit_bytes"],
+            job=job["job"],
+            environment=folder.read_json(folder.environment_file),
+            waterfall=folder.read_json(folder.waterfall_file),
+        )

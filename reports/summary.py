@@ -1,0 +1,170 @@
+"""What came of a study, in numbers: pure, and the same for every way of showing it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from tuner.outcome import Measured, OutOfMemory, Source
+from tuner.plan import Backend, ParallelPlan
+from tuner.trial import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTrial:
+    """A trial that trained, with its numbers at hand."""
+
+    trial: Trial
+    measured: Measured
+
+    @property
+    def plan(self) -> ParallelPlan:
+        """What was tried."""
+        return self.trial.plan
+
+    @property
+    def number(self) -> int:
+        """Of the trial in its study."""
+        return self.trial.number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultPlan:
+    """What a framework does unless told otherwise, and what came of it here."""
+
+    backend: Backend
+    plan: ParallelPlan
+    trial: Trial | None
+    """None: not tried yet."""
+    speedup: float | None
+    """How many times faster the best plan is; None where the default was not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A study so far. Times compare whole optimizer steps of the same global batch."""
+
+    trials: tuple[Trial, ...]
+    """All, by number."""
+    num_gpus: int
+    source: Source
+    """Of all numbers; measured and simulated trials never share a study."""
+    ranking: tuple[MeasuredTrial, ...]
+    """Those that trained: the fastest first, of equals the one that needs less memory."""
+    counts: tuple[tuple[str, int], ...]
+    """Trials by kind of outcome, most frequent first."""
+    defaults: tuple[DefaultPlan, ...]
+
+    @property
+    def best(self) -> MeasuredTrial | None:
+        """The fastest; None when nothing trained."""
+        return self.ranking[0] if self.ranking else None
+
+    @property
+    def runner_up(self) -> MeasuredTrial | None:
+        """The second."""
+        return self.ranking[1] if len(self.ranking) > 1 else None
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether the intervals of the two fastest overlap: the order is not certain then."""
+        if self.best is None or self.runner_up is None:
+            return False
+        return self.runner_up.measured.step_time_ci_s[0] <= self.best.measured.step_time_ci_s[1]
+
+    @property
+    def median_step_time_s(self) -> float | None:
+        """Over all plans that trained."""
+        if not self.ranking:
+            return None
+        return median(ranked.measured.step_time_s for ranked in self.ranking)
+
+    @property
+    def speedup_over_median(self) -> float | None:
+        """How many times faster the best plan is than the median of those that trained."""
+        if self.best is None or self.median_step_time_s is None:
+            return None
+        return self.median_step_time_s / self.best.measured.step_time_s
+
+    @property
+    def others(self) -> tuple[Trial, ...]:
+        """The trials that did not train to the end, by number."""
+        return tuple(t for t in self.trials if not isinstance(t.outcome, Measured))
+
+    def best_of(self, backend: Backend) -> MeasuredTrial | None:
+        """The fastest plan of one framework."""
+        return next((r for r in self.ranking if r.plan.backend is backend), None)
+
+    def tokens_per_s_per_gpu(self, ranked: MeasuredTrial) -> float:
+        """Throughput of one GPU."""
+        return ranked.measured.tokens_per_s / self.num_gpus
+
+
+def summarize(
+    trials: tuple[Trial, ...],
+    *,
+    num_gpus: int,
+    defaults: Mapping[Backend, ParallelPlan],
+) -> Summary:
+    """The summary of these trials.
+
+    Args:
+        trials: all of the study.
+        num_gpus: of the whole cluster; every plan uses all of them.
+        defaults: each framework's own plan, where it is legal.
+
+    Raises:
+        ValueError: measured and simulated numbers are mixed.
+    """
+    ranking = _ranking(trials)
+    counts = Counter(trial.outcome.kind for trial in trials)
+    return Summary(
+        trials=tuple(sorted(trials, key=lambda trial: trial.number)),
+        num_gpus=num_gpus,
+        source=_source(trials),
+        ranking=ranking,
+        counts=tuple((str(kind), number) for kind, number in counts.most_common()),
+        defaults=tuple(
+            _default(backend, plan, trials, ranking) for backend, plan in defaults.items()
+        ),
+    )
+
+
+def _ranking(trials: tuple[Trial, ...]) -> tuple[MeasuredTrial, ...]:
+    ran = [
+        MeasuredTrial(trial=trial, measured=trial.outcome)
+        for trial in trials
+        if isinstance(trial.outcome, Measured)
+    ]
+    return tuple(
+        sorted(ran, key=lambda r: (r.measured.step_time_s, r.measured.peak_memory_bytes, r.number))
+    )
+
+
+def _source(trials: tuple[Trial, ...]) -> Source:
+    sources = {
+        trial.outcome.source
+        for trial in trials
+        if isinstance(trial.outcome, Measured | OutOfMemory)
+    }
+    if len(sources) > 1:
+        raise ValueError(
+            "a study must hold measured or simulated trials, got both; keep them apart"
+        )
+    return sources.pop() if sources else Source.MEASURED
+
+
+def _default(
+    backend: Backend,
+    plan: ParallelPlan,
+    trials: tuple[Trial, ...],
+    ranking: tuple[MeasuredTrial, ...],
+) -> DefaultPlan:
+    ran = next((ranked for ranked in ranking if ranked.plan == plan), None)
+    if ran is not None:
+        speedup = ran.measured.step_time_s / ranking[0].measured.step_time_s
+        return DefaultPlan(backend=backend, plan=plan, trial=ran.trial, speedup=speedup)
+    tried = [trial for trial in trials if trial.plan == plan]
+    return DefaultPlan(backend=backend, plan=plan, trial=tried[-1] if tried else None, speedup=None)

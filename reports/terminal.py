@@ -1,0 +1,117 @@
+"""The end of a study on a terminal, as things that rich prints; nothing is printed here."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from reports.best_folder import launch_environment
+from reports.launch_commands import torchrun_command
+from reports.study_facts import StudyFacts
+from reports.summary import MeasuredTrial, Summary
+from reports.wording import (
+    KIND_NAMES,
+    comparison_words,
+    headroom_words,
+    interval_words,
+    outcome_words,
+    plan_words,
+    source_mark,
+    throughput_words,
+    tie_words,
+)
+from tuner.study_folder import StudyFolder
+from tuner.units import size_text, time_text
+
+
+def trials_table(summary: Summary) -> RenderableType:
+    """All trials, the fastest first; those that did not train last, each with its reason."""
+    tables = []
+    if summary.ranking:
+        tables.append(_ranking_table(summary))
+    if summary.others:
+        tables.append(_others_table(summary))
+    return Group(*tables)
+
+
+def _ranking_table(summary: Summary) -> Table:
+    table = Table(title=f"Plans that trained{source_mark(summary.source)}", title_justify="left")
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("plan")
+    for name in ("step time", "tokens/s", "peak", "vs best"):
+        table.add_column(name, justify="right", no_wrap=True)
+    fastest_s = summary.ranking[0].measured.step_time_s
+    for place, ranked in enumerate(summary.ranking):
+        measured = ranked.measured
+        table.add_row(
+            str(ranked.number),
+            Text(ranked.plan.label()),
+            time_text(measured.step_time_s),
+            f"{measured.tokens_per_s:,.0f}",
+            size_text(measured.peak_memory_bytes),
+            f"{measured.step_time_s / fastest_s:.2f}x",
+            style="bold green" if place == 0 else None,
+        )
+    return table
+
+
+def _others_table(summary: Summary) -> Table:
+    table = Table(title="Plans that did not", title_justify="left")
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("plan")
+    table.add_column("why", overflow="ellipsis", no_wrap=True)
+    for trial in summary.others:
+        table.add_row(
+            str(trial.number), Text(trial.plan.label()), Text(outcome_words(trial.outcome))
+        )
+    return table
+
+
+def answer_panel(summary: Summary, folder: StudyFolder) -> RenderableType:
+    """The fastest plan that fits, how sure that is, and how to launch it.
+
+    Raises:
+        UserError: a file of the study folder cannot be read.
+    """
+    best = summary.best
+    if best is None:
+        counts = ", ".join(f"{number} {KIND_NAMES[kind]}" for kind, number in summary.counts)
+        return Panel(Text(f"No plan has trained so far ({counts or 'no trials'})."))
+    facts = StudyFacts.read(folder)
+    panel = Panel(
+        _answer_grid(summary, best, facts),
+        title=f"The fastest plan that fits{source_mark(summary.source)}",
+        title_align="left",
+    )
+    return Group(panel, Text("Launch it again:"), Text(f"  {_launch_line(best, folder, facts)}"))
+
+
+def _answer_grid(summary: Summary, best: MeasuredTrial, facts: StudyFacts) -> Table:
+    mark = source_mark(summary.source)
+    rows = [
+        ("plan", plan_words(best.plan, summary.num_gpus)),
+        (f"speed{mark}", throughput_words(summary, best)),
+        (f"step time{mark}", f"{interval_words(best.measured)}, trial {best.number}"),
+        (f"memory{mark}", headroom_words(best.measured, facts.memory_limit_bytes)),
+        ("faster than", "\n".join(comparison_words(summary))),
+    ]
+    if (tie := tie_words(summary)) is not None:
+        rows.append(("a tie", tie))
+    rows.append(("launch files", f"{facts.path / 'best'}, README.md there says how to use them"))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    for name, words in rows:
+        grid.add_row(name, Text(words))
+    return grid
+
+
+def _launch_line(best: MeasuredTrial, folder: StudyFolder, facts: StudyFacts) -> str:
+    return torchrun_command(
+        str(folder.best_folder),
+        num_nodes=facts.num_nodes,
+        gpus_per_node=facts.gpus_per_node,
+        env=launch_environment(folder, best.number),
+    )

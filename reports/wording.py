@@ -1,0 +1,152 @@
+"""Plans, outcomes and comparisons in words, the same in every report; pure."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from reports.summary import DefaultPlan, MeasuredTrial, Summary
+from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Rejected, Source, TimedOut
+from tuner.plan import Backend, Offload, ParallelPlan, Recompute
+from tuner.units import size_text, time_text
+
+BACKEND_NAMES = {
+    Backend.PYTORCH: "PyTorch",
+    Backend.DEEPSPEED: "DeepSpeed",
+    Backend.MEGATRON: "Megatron-Core",
+}
+KIND_NAMES = {
+    "measured": "trained",
+    "out_of_memory": "out of memory",
+    "timed_out": "timed out",
+    "failed": "failed",
+    "rejected": "rejected",
+}
+_SHARDED = {
+    0: "nothing sharded",
+    1: "optimizer states sharded (ZeRO-1)",
+    2: "optimizer states and gradients sharded (ZeRO-2)",
+    3: "optimizer states, gradients and parameters sharded (ZeRO-3)",
+}
+_OFFLOADED = {
+    Offload.OPTIMIZER: "optimizer states in host memory",
+    Offload.PARAMS: "optimizer states and parameters in host memory",
+}
+
+
+def plan_words(plan: ParallelPlan, num_gpus: int) -> str:
+    """A plan as a sentence without a verb, for one who does not know our spellings."""
+    degrees = [
+        ("data parallel", plan.data_parallel(num_gpus)),
+        ("tensor parallel", plan.tp),
+        ("pipeline parallel", plan.pp),
+        ("context parallel", plan.cp),
+        ("expert parallel", plan.ep),
+    ]
+    layout = " x ".join(f"{name} {degree}" for name, degree in degrees if degree > 1)
+    parts = [layout or "no parallelism"]
+    if plan.vpp > 1:
+        parts.append(f"{plan.vpp} model chunks a stage")
+    if plan.sequence_parallel:
+        parts.append("sequence parallel")
+    parts.append(_SHARDED[plan.zero_stage])
+    if plan.dp_replicate > 1:
+        parts.append(f"shards replicated {plan.dp_replicate} times")
+    parts += [f"micro-batch {plan.micro_batch}", str(plan.precision)]
+    if plan.recompute is not Recompute.NONE:
+        parts.append(f"{plan.recompute} recompute")
+    if plan.offload is not Offload.NONE:
+        parts.append(_OFFLOADED[plan.offload])
+    return f"{BACKEND_NAMES[plan.backend]} on {num_gpus} ranks: {', '.join(parts)}"
+
+
+def outcome_words(outcome: Outcome) -> str:
+    """What came of a trial, in one line."""
+    match outcome:
+        case Measured(step_time_s=seconds):
+            return f"{time_text(seconds)} a step"
+        case OutOfMemory(rank=rank, phase=phase, message=message):
+            return f"out of memory on rank {rank} in phase {phase}: {one_line(message)}"
+        case TimedOut(ranks=ranks, phase=phase, limit_s=limit_s):
+            names = ", ".join(str(rank) for rank in ranks)
+            return f"timed out after {time_text(limit_s)} in phase {phase} (ranks {names})"
+        case Failed(rank=rank, phase=phase, error=error, message=message):
+            return f"failed on rank {rank} in phase {phase}: {error}: {one_line(message)}"
+        case Rejected(reasons=reasons):
+            return f"rejected: {one_line('; '.join(reasons))}"
+    assert_never(outcome)
+
+
+def one_line(text: str) -> str:
+    """The first line that says something, blanks run together."""
+    for line in text.splitlines():
+        if words := line.split():
+            return " ".join(words)
+    return "no message"
+
+
+def interval_words(measured: Measured) -> str:
+    """The step time with its interval."""
+    low, high = (time_text(seconds) for seconds in measured.step_time_ci_s)
+    return f"{time_text(measured.step_time_s)} (95 % interval {low} to {high})"
+
+
+def headroom_words(measured: Measured, limit_bytes: int) -> str:
+    """The peak against what a rank may allocate."""
+    left = limit_bytes - measured.peak_memory_bytes
+    side = "below" if left >= 0 else "above"
+    return (
+        f"{size_text(measured.peak_memory_bytes)} at the peak of the fullest rank, "
+        f"{size_text(abs(left))} ({abs(left) / limit_bytes:.0%}) {side} the limit of "
+        f"{size_text(limit_bytes)}"
+    )
+
+
+def default_words(default: DefaultPlan) -> str:
+    """The best plan against one framework's default."""
+    name = f"{BACKEND_NAMES[default.backend]}'s default ({default.plan.label()})"
+    if default.speedup is not None:
+        return f"{default.speedup:.2f}x {name}"
+    if default.trial is None:
+        return f"{name} has not been tried"
+    match default.trial.outcome:
+        case OutOfMemory():
+            return f"{name} ran out of memory"
+        case TimedOut():
+            return f"{name} timed out"
+        case outcome:
+            return f"{name} did not run: {outcome_words(outcome)}"
+
+
+def comparison_words(summary: Summary) -> tuple[str, ...]:
+    """The best plan against the median and against each default, a line each."""
+    lines = [default_words(default) for default in summary.defaults]
+    if summary.speedup_over_median is not None:
+        lines.insert(
+            0,
+            f"{summary.speedup_over_median:.2f}x the median of the {len(summary.ranking)} plans "
+            "that trained",
+        )
+    return tuple(lines)
+
+
+def throughput_words(summary: Summary, ranked: MeasuredTrial) -> str:
+    """Tokens a second, of all and of one rank."""
+    return (
+        f"{ranked.measured.tokens_per_s:,.0f} tokens/s, "
+        f"{summary.tokens_per_s_per_gpu(ranked):,.0f} of each rank"
+    )
+
+
+def tie_words(summary: Summary) -> str | None:
+    """Why the winner is not certain, where it is not."""
+    if not summary.is_tie or summary.runner_up is None:
+        return None
+    return (
+        f"trial {summary.runner_up.number} ({summary.runner_up.plan.label()}) may be as fast: "
+        "the two intervals overlap"
+    )
+
+
+def source_mark(source: Source) -> str:
+    """What is put beside simulated numbers; nothing beside measured ones."""
+    return " (simulated)" if source is Source.SIMULATED else ""

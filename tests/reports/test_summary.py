@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.reports.a_study import measured, summary_of, trial, trials
+from tuner.outcome import OutOfMemory, Phase, Source
+from tuner.plan import Backend, ParallelPlan
+
+
+def _plan(micro_batch: int) -> ParallelPlan:
+    return ParallelPlan(backend=Backend.MEGATRON, micro_batch=micro_batch)
+
+
+def test_the_best_is_the_smallest_step_time_whatever_the_order_of_trials() -> None:
+    summary = summary_of(*reversed(trials()))
+    assert summary.best is not None
+    assert summary.best.number == 3
+    assert [ranked.number for ranked in summary.ranking] == [3, 4, 0]
+    assert [t.number for t in summary.others] == [1, 2, 5]
+
+
+def test_of_equal_times_the_plan_with_less_memory_is_first() -> None:
+    large = trial(0, _plan(1), measured(1.0, peak_memory_bytes=200))
+    small = trial(1, _plan(2), measured(1.0, peak_memory_bytes=100))
+    best = summary_of(large, small).best
+    assert best is not None
+    assert best.number == 1
+
+
+def test_speedups_are_over_the_median_and_over_each_default() -> None:
+    summary = summary_of(*trials())
+    assert summary.median_step_time_s == 1.5
+    assert summary.speedup_over_median == 1.5
+    speedups = {default.backend: default.speedup for default in summary.defaults}
+    assert speedups == {Backend.PYTORCH: 2.0, Backend.DEEPSPEED: None, Backend.MEGATRON: None}
+
+
+def test_a_default_out_of_memory_keeps_its_trial_and_one_not_tried_has_none() -> None:
+    tried = {default.backend: default.trial for default in summary_of(*trials()).defaults}
+    deepspeed = tried[Backend.DEEPSPEED]
+    assert deepspeed is not None
+    assert isinstance(deepspeed.outcome, OutOfMemory)
+    assert tried[Backend.MEGATRON] is None
+
+
+def test_each_framework_has_its_own_best() -> None:
+    summary = summary_of(*trials())
+    numbers = [ranked and ranked.number for ranked in map(summary.best_of, Backend)]
+    assert numbers == [3, 4, None]
+
+
+@pytest.mark.parametrize(("second_s", "tie"), [(1.019, True), (1.03, False)])
+def test_it_is_a_tie_when_the_intervals_of_the_first_two_overlap(
+    second_s: float, tie: bool
+) -> None:
+    first, second = trial(0, _plan(1), measured(1.0)), trial(1, _plan(2), measured(second_s))
+    assert summary_of(first, second).is_tie is tie
+
+
+def test_nothing_measured_has_no_best_no_median_and_no_tie() -> None:
+    summary = summary_of(*(t for t in trials() if t.number in (1, 2, 5)))
+    assert summary.best is None
+    assert summary.runner_up is None
+    assert summary.speedup_over_median is None
+    assert not summary.is_tie
+    assert dict(summary.counts) == {"out_of_memory": 1, "failed": 1, "timed_out": 1}
+
+
+def test_a_study_of_one_trial_is_no_tie() -> None:
+    summary = summary_of(trial(0, _plan(1), measured(1.0)))
+    assert not summary.is_tie
+    assert summary.speedup_over_median == 1.0
+
+
+def test_measured_and_simulated_trials_are_not_mixed() -> None:
+    foreseen = OutOfMemory(rank=0, phase=Phase.MODEL, message="", source=Source.SIMULATED)
+    with pytest.raises(ValueError, match="measured or simulated"):
+        summary_of(trial(0, _plan(1), measured(1.0)), trial(1, _plan(2), foreseen))
+
+
+def test_throughput_of_a_rank_is_a_fourth_of_all() -> None:
+    summary = summary_of(*trials())
+    assert summary.best is not None
+    assert summary.tokens_per_s_per_gpu(summary.best) == 1024
