@@ -76,19 +76,13 @@ def best_readme(
             f"- speed: {throughput_words(summary, best)}",
             f"- step time: {interval_words(measured)}",
             f"- memory: {headroom_words(measured, facts.memory_limit_bytes)}",
-            f"- on: {facts.num_nodes} x {facts.gpus_per_node} ranks ({gpu_name(facts)})",
+            f"- on: {facts.num_nodes} x {facts.gpus_per_node} ranks of {facts.gpu}",
             "",
             f"{how} The files beside this one are byte for byte those that the trial ran with.",
             "",
             *_launch_section(best, facts, env),
         ]
     )
-
-
-def gpu_name(facts: StudyFacts) -> str:
-    """The GPU as the job names it."""
-    cluster = facts.job.get("cluster")
-    return str(cluster.get("gpu", "gpu unknown")) if isinstance(cluster, dict) else str(cluster)
 
 
 def _launch_section(best: MeasuredTrial, facts: StudyFacts, env: Mapping[str, str]) -> list[str]:
@@ -133,5 +127,5 @@ def _deepspeed_words(facts: StudyFacts, env: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _block(command: str) -> list[str]:
-    return ["```sh", command, "```"]
+def _block(words: tuple[str, ...]) -> list[str]:
+    return ["```sh", " ".join(words), "```"]

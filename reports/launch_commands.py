@@ -13,8 +13,8 @@ ENVIRONMENT_FILE = "env.json"
 
 def torchrun_command(
     launch: str, *, num_nodes: int, gpus_per_node: int, env: Mapping[str, str]
-) -> str:
-    """Starts the launch files; the same line on every node.
+) -> tuple[str, ...]:
+    """The shell words that start the launch files; the same on every node.
 
     Args:
         launch: the folder of the launch files, as a rank will look for it.
@@ -27,12 +27,12 @@ def torchrun_command(
     else:
         where = [f"--nnodes={num_nodes}", "--rdzv-backend=c10d", "--rdzv-endpoint=HOST:PORT"]
     ranks = f"--nproc-per-node={gpus_per_node}"
-    return _line(env, ["torchrun", *where, ranks, "-m", BENCH_MODULE, "--launch", launch])
+    return _words(env, ["torchrun", *where, ranks, "-m", BENCH_MODULE, "--launch", launch])
 
 
 def deepspeed_command(
     launch: str, *, num_nodes: int, gpus_per_node: int, env: Mapping[str, str]
-) -> str:
+) -> tuple[str, ...]:
     """The same by DeepSpeed's launcher, started once, on the first node.
 
     Several nodes are those of HOSTFILE; there ``env`` must be in ``.deepspeed_env`` too, since
@@ -47,9 +47,20 @@ def deepspeed_command(
             f"--num_gpus={gpus_per_node}",
         ]
     module = ["--module", "--no_local_rank", BENCH_MODULE]
-    return _line(env, ["deepspeed", *where, *module, "--launch", launch])
+    return _words(env, ["deepspeed", *where, *module, "--launch", launch])
 
 
-def _line(env: Mapping[str, str], words: list[str]) -> str:
+def folded(words: tuple[str, ...], width: int) -> str:
+    """A command over lines of at most this width where its words allow, fit to be pasted."""
+    lines = [words[0]]
+    for word in words[1:]:
+        if len(lines[-1]) + 1 + len(word) + len(" \\") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"  {word}")
+    return " \\\n".join(lines)
+
+
+def _words(env: Mapping[str, str], words: list[str]) -> tuple[str, ...]:
     assignments = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
-    return " ".join([*assignments, *(shlex.quote(word) for word in words)])
+    return (*assignments, *(shlex.quote(word) for word in words))

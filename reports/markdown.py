@@ -56,7 +56,7 @@ def _answer(summary: Summary, facts: StudyFacts) -> list[str]:
         f"- Speed{mark}: {throughput_words(summary, best)}.",
         f"- Step time{mark}: {interval_words(best.measured)}, trial {best.number}.",
         f"- Memory{mark}: {headroom_words(best.measured, facts.memory_limit_bytes)}.",
-        *(f"- Faster: {words}." for words in comparison_words(summary)),
+        f"- Compared: {'; '.join(comparison_words(summary))}.",
     ]
     if (tie := tie_words(summary)) is not None:
         lines.append(f"- A tie: {tie}.")
@@ -77,26 +77,29 @@ def _frameworks(summary: Summary) -> list[str]:
         f"tokens/s of a rank{mark}",
         f"peak memory{mark}",
         "trials",
+        "the best plan of all is",
     )
     rows = [_framework_row(summary, backend) for backend in Backend]
-    defaults = [f"- Best plan of all: {default_words(d)}." for d in summary.defaults]
-    return ["## The frameworks side by side", "", *_table(header, rows), "", *defaults]
+    return ["## The frameworks side by side", "", *_table(header, rows)]
 
 
 def _framework_row(summary: Summary, backend: Backend) -> tuple[str, ...]:
     tried = [trial for trial in summary.trials if trial.plan.backend is backend]
     ran = sum(isinstance(trial.outcome, Measured) for trial in tried)
-    trials = f"{len(tried)} tried, {ran} trained"
+    last = (
+        f"{len(tried)} tried, {ran} trained",
+        "; ".join(default_words(d) for d in summary.defaults if d.backend is backend),
+    )
     best = summary.best_of(backend)
     if best is None:
-        return (BACKEND_NAMES[backend], "none trained", "", "", "", trials)
+        return (BACKEND_NAMES[backend], "none trained", "", "", "", *last)
     return (
         BACKEND_NAMES[backend],
         f"`{best.plan.label()}`",
         interval_words(best.measured),
         f"{summary.tokens_per_s_per_gpu(best):,.0f}",
         size_text(best.measured.peak_memory_bytes),
-        trials,
+        *last,
     )
 
 
@@ -175,7 +178,7 @@ def _waterfall(facts: StudyFacts) -> list[str]:
 
 
 def _environment(facts: StudyFacts) -> list[str]:
-    header = f"{facts.num_nodes} x {facts.gpus_per_node} ranks, each with at most "
+    header = f"{facts.num_nodes} x {facts.gpus_per_node} ranks of {facts.gpu}, each with at most "
     limit = size_text(facts.memory_limit_bytes)
     rows = [(name, value) for name, value in _flattened(facts.environment)]
     return ["## Environment", "", f"{header}{limit}.", "", *_table(("what", "value"), rows)]
@@ -186,9 +189,11 @@ def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[st
         if isinstance(value, Mapping):
             yield from _flattened(value, f"{prefix}{name}.")
         elif isinstance(value, list):
-            yield f"{prefix}{name}", ", ".join(str(item) for item in value)
+            yield prefix + name, ", ".join(str(item) for item in value) or "none"
+        elif name.endswith("_bytes") and isinstance(value, int):
+            yield prefix + name.removesuffix("_bytes"), size_text(value)
         else:
-            yield f"{prefix}{name}", str(value)
+            yield prefix + name, "none" if value is None else str(value)
 
 
 def _reproduce(facts: StudyFacts) -> list[str]:

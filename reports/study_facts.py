@@ -15,11 +15,12 @@ class StudyFacts:
     """The JSON files of a study folder, read once."""
 
     path: Path
+    gpu: str
+    """The preset's name, ``cpu`` for CPU ranks."""
     num_nodes: int
     gpus_per_node: int
     memory_limit_bytes: int
     """What one rank may allocate."""
-    job: Mapping[str, Any]
     environment: Mapping[str, Any]
     waterfall: Mapping[str, Any]
 
@@ -33,10 +34,10 @@ class StudyFacts:
         job = folder.read_json(folder.job_file)
         return cls(
             path=folder.path,
+            gpu=job["identity"]["cluster"]["gpu"],
             num_nodes=job["num_nodes"],
             gpus_per_node=job["gpus_per_node"],
             memory_limit_bytes=job["memory_limit_bytes"],
-            job=job["job"],
             environment=folder.read_json(folder.environment_file),
             waterfall=folder.read_json(folder.waterfall_file),
         )

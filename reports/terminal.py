@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.best_folder import launch_environment
-from reports.launch_commands import torchrun_command
+from reports.launch_commands import folded, torchrun_command
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import (
@@ -24,6 +24,9 @@ from reports.wording import (
 )
 from tuner.study_folder import StudyFolder
 from tuner.units import size_text, time_text
+
+_COMMAND_WIDTH = 78
+"""Narrower than any terminal, so that a command is copied as it is."""
 
 
 def trials_table(summary: Summary) -> RenderableType:
@@ -58,10 +61,10 @@ def _ranking_table(summary: Summary) -> Table:
 
 
 def _others_table(summary: Summary) -> Table:
-    table = Table(title="Plans that did not", title_justify="left")
+    table = Table(title="Plans that did not", title_justify="left", expand=True)
     table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("plan")
-    table.add_column("why", overflow="ellipsis", no_wrap=True)
+    table.add_column("plan", ratio=2)
+    table.add_column("why", overflow="ellipsis", no_wrap=True, ratio=3)
     for trial in summary.others:
         table.add_row(
             str(trial.number), Text(trial.plan.label()), Text(outcome_words(trial.outcome))
@@ -81,25 +84,27 @@ def answer_panel(summary: Summary, folder: StudyFolder) -> RenderableType:
         return Panel(Text(f"No plan has trained so far ({counts or 'no trials'})."))
     facts = StudyFacts.read(folder)
     panel = Panel(
-        _answer_grid(summary, best, facts),
+        _answer_grid(summary, best, folder, facts),
         title=f"The fastest plan that fits{source_mark(summary.source)}",
         title_align="left",
     )
-    return Group(panel, Text("Launch it again:"), Text(f"  {_launch_line(best, folder, facts)}"))
+    return Group(panel, Text(f"Launch it:\n{_launch_text(best, folder, facts)}"))
 
 
-def _answer_grid(summary: Summary, best: MeasuredTrial, facts: StudyFacts) -> Table:
+def _answer_grid(
+    summary: Summary, best: MeasuredTrial, folder: StudyFolder, facts: StudyFacts
+) -> Table:
     mark = source_mark(summary.source)
     rows = [
         ("plan", plan_words(best.plan, summary.num_gpus)),
         (f"speed{mark}", throughput_words(summary, best)),
         (f"step time{mark}", f"{interval_words(best.measured)}, trial {best.number}"),
         (f"memory{mark}", headroom_words(best.measured, facts.memory_limit_bytes)),
-        ("faster than", "\n".join(comparison_words(summary))),
+        ("compared", "\n".join(comparison_words(summary))),
     ]
     if (tie := tie_words(summary)) is not None:
         rows.append(("a tie", tie))
-    rows.append(("launch files", f"{facts.path / 'best'}, README.md there says how to use them"))
+    rows.append(("launch files", f"{folder.best_folder}, README.md there says how to use them"))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
@@ -108,10 +113,11 @@ def _answer_grid(summary: Summary, best: MeasuredTrial, facts: StudyFacts) -> Ta
     return grid
 
 
-def _launch_line(best: MeasuredTrial, folder: StudyFolder, facts: StudyFacts) -> str:
-    return torchrun_command(
+def _launch_text(best: MeasuredTrial, folder: StudyFolder, facts: StudyFacts) -> str:
+    words = torchrun_command(
         str(folder.best_folder),
         num_nodes=facts.num_nodes,
         gpus_per_node=facts.gpus_per_node,
         env=launch_environment(folder, best.number),
     )
+    return folded(words, _COMMAND_WIDTH)

@@ -65,12 +65,12 @@ def outcome_words(outcome: Outcome) -> str:
         case Measured(step_time_s=seconds):
             return f"{time_text(seconds)} a step"
         case OutOfMemory(rank=rank, phase=phase, message=message):
-            return f"out of memory on rank {rank} in phase {phase}: {one_line(message)}"
+            return f"out of memory (rank {rank}, {phase}): {one_line(message)}"
         case TimedOut(ranks=ranks, phase=phase, limit_s=limit_s):
             names = ", ".join(str(rank) for rank in ranks)
-            return f"timed out after {time_text(limit_s)} in phase {phase} (ranks {names})"
+            return f"timed out (ranks {names}, {phase}) after {time_text(limit_s)}"
         case Failed(rank=rank, phase=phase, error=error, message=message):
-            return f"failed on rank {rank} in phase {phase}: {error}: {one_line(message)}"
+            return f"failed (rank {rank}, {phase}): {error}: {one_line(message)}"
         case Rejected(reasons=reasons):
             return f"rejected: {one_line('; '.join(reasons))}"
     assert_never(outcome)
@@ -94,10 +94,12 @@ def headroom_words(measured: Measured, limit_bytes: int) -> str:
     """The peak against what a rank may allocate."""
     left = limit_bytes - measured.peak_memory_bytes
     side = "below" if left >= 0 else "above"
+    retries = measured.allocator_retries
     return (
         f"{size_text(measured.peak_memory_bytes)} at the peak of the fullest rank, "
         f"{size_text(abs(left))} ({abs(left) / limit_bytes:.0%}) {side} the limit of "
         f"{size_text(limit_bytes)}"
+        + (f"; the allocator freed its cache {retries} times to go on" if retries else "")
     )
 
 
@@ -105,7 +107,7 @@ def default_words(default: DefaultPlan) -> str:
     """The best plan against one framework's default."""
     name = f"{BACKEND_NAMES[default.backend]}'s default ({default.plan.label()})"
     if default.speedup is not None:
-        return f"{default.speedup:.2f}x {name}"
+        return f"{default.speedup:.2f}x as fast as {name}"
     if default.trial is None:
         return f"{name} has not been tried"
     match default.trial.outcome:
@@ -123,8 +125,8 @@ def comparison_words(summary: Summary) -> tuple[str, ...]:
     if summary.speedup_over_median is not None:
         lines.insert(
             0,
-            f"{summary.speedup_over_median:.2f}x the median of the {len(summary.ranking)} plans "
-            "that trained",
+            f"{summary.speedup_over_median:.2f}x as fast as the median of the "
+            f"{len(summary.ranking)} plans that trained",
         )
     return tuple(lines)
 

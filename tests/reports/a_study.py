@@ -76,10 +76,12 @@ def study_folder(path: Path, tried: tuple[Trial, ...], *, num_nodes: int = 1) ->
         "num_nodes": num_nodes,
         "gpus_per_node": NUM_GPUS // num_nodes,
         "memory_limit_bytes": LIMIT_BYTES,
-        "job": {"cluster": {"gpu": "cpu"}},
+        "identity": {"cluster": {"gpu": "h100-sxm-80gb"}},
     }
     folder.write_json(folder.job_file, job)
-    folder.write_json(folder.environment_file, {"python": "3.11", "versions": {"torch": "2.13.0"}})
+    versions = {"torch": "2.13.0", "apex": None}
+    environment = {"versions": versions, "host": {"memory_bytes": 2**34}, "gpus": []}
+    folder.write_json(folder.environment_file, environment)
     removal = {"rule": "TP-1", "removed": 40, "sentence": "tp must divide num_heads (16)"}
     waterfall = {"num_combinations": 1200, "num_legal": 60, "removed": [removal]}
     folder.write_json(folder.waterfall_file, waterfall)

@@ -19,8 +19,8 @@ def test_the_answer_comes_before_everything_else(tmp_path: Path) -> None:
     assert "`pytorch zero2 mb4 bf16`" in answer
     assert "4,096 tokens/s, 1,024 of each rank" in answer
     assert "1.00 s (95 % interval 990.0 ms to 1.01 s), trial 3" in answer
-    assert "1.50x the median of the 3 plans that trained" in answer
-    assert "2.00x PyTorch's default" in answer
+    assert "1.50x as fast as the median of the 3 plans that trained" in answer
+    assert "2.00x as fast as PyTorch's default" in answer
     assert "DeepSpeed's default (deepspeed zero0 mb1 bf16) ran out of memory" in answer
     assert "100.00 MiB (33%) below the limit of 300.00 MiB" in answer
     assert len(rest) == 7
@@ -41,7 +41,9 @@ def test_the_waterfall_and_the_environment_are_there(tmp_path: Path) -> None:
     report = _report(tmp_path, *trials())
     assert "Of 1,200 combinations of options 60 are legal" in report
     assert "| TP-1 | 40 | tp must divide num_heads (16) |" in report
-    assert "| versions.torch | 2.13.0 |" in report
+    assert "1 x 4 ranks of h100-sxm-80gb, each with at most 300.00 MiB" in report
+    for row in ("versions.torch | 2.13.0", "versions.apex | none", "host.memory | 16.00 GiB"):
+        assert f"| {row} |" in report
 
 
 def test_a_bar_in_a_reason_does_not_end_its_cell(tmp_path: Path) -> None:

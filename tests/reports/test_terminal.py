@@ -65,7 +65,8 @@ def test_the_panel_names_the_defaults_the_tie_and_the_command(tmp_path: Path) ->
     assert "trial 6" in shown
     assert "the two intervals overlap" in shown
     command = "torchrun --standalone --nproc-per-node=4 -m runners.bench --launch"
-    assert f"OMP_NUM_THREADS=1 NOTE='a b' {command} {tmp_path / 'best'}" in shown
+    pasted = " ".join(shown.replace("\\\n", "").split())
+    assert f"OMP_NUM_THREADS=1 NOTE='a b' {command} {tmp_path / 'best'}" in pasted
 
 
 def test_simulated_numbers_are_labelled_in_the_table_and_in_the_panel(tmp_path: Path) -> None:
