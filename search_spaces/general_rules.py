@@ -79,14 +79,18 @@ def _zero_alone_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
 def _replicas_break(arrays: PlanArrays, setting: Setting) -> BoolArray:
     replicas = arrays.ints("dp_replicate")
     data = setting.data_parallel(arrays)
-    sharded = arrays.ints("zero_stage") >= 2
+    megatron = arrays.equals("backend", "megatron")
+    deepspeed = arrays.equals("backend", "deepspeed")
+    least = np.where(megatron, 1, np.where(deepspeed, 3, 2))
+    sharded = arrays.ints("zero_stage") >= least
     return (replicas > 1) & (~sharded | (data % replicas != 0) | (data <= replicas))
 
 
 def _replicas_say(plan: ParallelPlan, setting: Setting) -> str:
     dp = plan.data_parallel(setting.cluster.num_gpus)
     return (
-        "dp_replicate > 1 needs zero_stage 2 or 3 and must divide the data-parallel degree, "
+        "dp_replicate > 1 needs zero_stage 2 or 3 (deepspeed: 3, megatron: 1) and must divide the "
+        "data-parallel degree, "
         f"leaving at least 2 ranks a shard group; got dp_replicate {plan.dp_replicate}, "
         f"zero_stage {plan.zero_stage}, data-parallel degree {dp}"
     )
@@ -209,7 +213,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
         backends=ALL,
         breaks=_replicas_break,
         says=_replicas_say,
-        summary="dp_replicate > 1 needs zero_stage >= 2 and must divide the data-parallel ranks",
+        summary="dp_replicate > 1 needs sharded states and must divide the data-parallel ranks",
         source="torch/distributed/fsdp/_fully_shard/_fsdp_init.py; deepspeed/utils/groups.py",
     ),
     Rule(
@@ -258,7 +262,13 @@ GENERAL_RULES: tuple[Rule, ...] = (
         source="ours: nothing is known of the module's layers",
     ),
     _shape_rule("S-01", "tp", "num_heads", "the attention heads"),
-    _shape_rule("S-02", "tp", "num_kv_heads", "the key-value heads"),
+    _shape_rule(
+        "S-02",
+        "tp",
+        "num_kv_heads",
+        "the key-value heads",
+        (Backend.PYTORCH, Backend.DEEPSPEED),
+    ),
     _shape_rule("S-03", "tp", "ffn", "the feed-forward size"),
     Rule(
         id="S-04",

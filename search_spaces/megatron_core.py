@@ -13,6 +13,13 @@ def _interleaved_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
     return (arrays.ints("vpp") > 1) & (setting.num_microbatches(arrays) % pp != 0)
 
 
+def _groups_break(arrays: PlanArrays, setting: Setting) -> BoolArray:
+    shape = setting.workload.shape
+    groups = 1 if shape is None else shape.num_kv_heads
+    tp = arrays.ints("tp")
+    return (groups % tp != 0) & (tp % groups != 0)
+
+
 MEGATRON_RULES: tuple[Rule, ...] = (
     simple_rule(
         "MC-90",
@@ -32,6 +39,13 @@ MEGATRON_RULES: tuple[Rule, ...] = (
         ),
         "cp and ep must be 1, precision not fp8 and offload none with Megatron-Core",
         "megatron/core/transformer/dot_product_attention.py: cp needs Transformer Engine",
+    ),
+    simple_rule(
+        "MC-12",
+        Backend.MEGATRON,
+        _groups_break,
+        "tp must divide the key-value heads or be a multiple of them",
+        "megatron/core/transformer/transformer_config.py (0.16)",
     ),
     simple_rule(
         "MC-21",

@@ -9,7 +9,7 @@ from search_spaces.plan_arrays import BoolArray, PlanArrays
 from search_spaces.rule import Rule, Setting
 from tuner.plan import Backend
 
-_TP_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+_TP_FAMILIES = ("llama", "qwen2")
 
 
 def _tp_family_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
@@ -31,6 +31,12 @@ def _schedule_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
     rounds = np.maximum(1, microbatches // pp)
     interleaved = (vpp > 1) & ((microbatches % rounds != 0) | (microbatches < pp))
     return (pp > 1) & (plain | interleaved)
+
+
+def _recompute_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
+    shape = setting.workload.shape
+    selective = arrays.equals("recompute", "selective")
+    return selective if shape is None or shape.family not in _TP_FAMILIES else selective & False
 
 
 PYTORCH_RULES: tuple[Rule, ...] = (
@@ -73,6 +79,23 @@ PYTORCH_RULES: tuple[Rule, ...] = (
         "offload must be none, or params with zero_stage 2 or 3: FSDP2 offloads parameters, "
         "gradients and optimizer states together",
         "torch/distributed/fsdp/_fully_shard/_fsdp_api.py (CPUOffloadPolicy)",
+    ),
+    simple_rule(
+        "PT-15",
+        Backend.PYTORCH,
+        lambda arrays, _: (
+            (arrays.ints("zero_stage") == 1) & ((arrays.ints("tp") > 1) | (arrays.ints("pp") > 1))
+        ),
+        "zero_stage 1 needs tp 1 and pp 1; with them use stage 2, which shards the same states",
+        "ours: ZeroRedundancyOptimizer goes with DDP, which knows neither DTensors nor stages",
+    ),
+    simple_rule(
+        "PT-16",
+        Backend.PYTORCH,
+        _recompute_breaks,
+        "recompute must be none, or full for a model with a Hugging Face config.json, or "
+        f"selective for {' and '.join(_TP_FAMILIES)}",
+        "ours: selective recomputation is done layer by layer in our own forward pass",
     ),
     simple_rule(
         "PT-01",

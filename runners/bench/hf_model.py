@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,8 +28,13 @@ def model_on_meta(launch: LaunchFolder) -> nn.Module:
 
 def built_model(launch: LaunchFolder, device: torch.device) -> nn.Module:
     """The whole model on a device, with its initial weights in fp32."""
-    model = model_on_meta(launch).to(dtype=torch.float32)
+    model = model_on_meta(launch)
     fill_whole_parameters(model, seed=launch.training.seed, device=device)
+    return move_buffers(model, device)
+
+
+def move_buffers(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model with its buffers on a device; parameters are left where they are."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(device))
@@ -38,8 +43,15 @@ def built_model(launch: LaunchFolder, device: torch.device) -> nn.Module:
 
 def fill_whole_parameters(model: nn.Module, *, seed: int, device: torch.device) -> None:
     """Replaces meta parameters by their initial weights, one at a time; ties stay ties."""
+    fill_parameters(model.named_modules(), seed=seed, device=device)
+
+
+def fill_parameters(
+    named_modules: Iterable[tuple[str, nn.Module]], *, seed: int, device: torch.device
+) -> None:
+    """Fills the parameters that these modules own themselves; names are those in the model."""
     made: dict[int, nn.Parameter] = {}
-    for prefix, module in model.named_modules():
+    for prefix, module in named_modules:
         for name, parameter in list(module._parameters.items()):
             if parameter is None:
                 continue
@@ -65,10 +77,17 @@ def token_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     )
 
 
-def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The model's layers: its longest module list; empty where it has none."""
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return list(max(lists, key=len)) if lists else []
+def decoder_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The model's layers by name: its longest module list; empty where it has none."""
+    lists = [
+        (path, module)
+        for path, module in model.named_modules()
+        if isinstance(module, nn.ModuleList)
+    ]
+    if not lists:
+        return {}
+    path, longest = max(lists, key=lambda item: len(item[1]))
+    return {f"{path}.{index}": layer for index, layer in enumerate(longest)}
 
 
 def _hf_model(launch: LaunchFolder) -> nn.Module:
@@ -95,8 +114,7 @@ def _own_model(factory: str) -> nn.Module:
     model = make()
     if not isinstance(model, nn.Module):
         raise ValueError(
-            f"workload.model: {factory}() must return a torch.nn.Module, "
-            f"got {type(model).__name__}"
+            f"workload.model: {factory}() must return a torch.nn.Module, got {type(model).__name__}"
         )
     return model.train()
 

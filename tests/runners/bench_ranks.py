@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from runners.backends.launch import launch_for
+from tests.runners.forked_rank import run_forked_rank
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.launch import Measurement
 from tuner.plan import ParallelPlan
@@ -63,7 +63,9 @@ def trained(
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": port,
         }
-        ranks.append(_CONTEXT.Process(target=_rank, args=(launch, folder, rank, env), daemon=True))
+        ranks.append(
+            _CONTEXT.Process(target=run_forked_rank, args=(launch, folder, rank, env), daemon=True)
+        )
     for process in ranks:
         process.start()
     deadline = time.monotonic() + limit_s
@@ -90,19 +92,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _rank(launch: Path, folder: Path, rank: int, env: dict[str, str]) -> None:
-    from runners.bench.rank import run_rank
-
-    os.environ.update(env)
-    with (folder / f"rank-{rank}.log").open("w") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    import torch
-
-    torch.set_num_threads(1)
-    code = run_rank(launch, folder)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from runners.backends.launch import launch_for
 from search_spaces.enumeration import search_space
 from tuner.cli.found_cluster import found_cluster
 from tuner.cost_model.prediction import Prediction, prediction
+from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import Backend, ParallelPlan, Precision
-from tuner.search_space import SearchSpace
+from tuner.search_space import Removal, SearchSpace
 from tuner.units import size_text
 
 
@@ -26,12 +28,29 @@ class Planned:
 def planned(path: Path) -> Planned:
     """Reads a job file and enumerates; needs no GPU unless the file says ``cluster: auto``."""
     job = read_job(path, found_cluster)
-    space = search_space(job.workload, job.cluster, job.asked)
+    space = _describable(job, search_space(job.workload, job.cluster, job.asked))
     return Planned(
         job=job,
         space=space,
         predictions=tuple(prediction(job.workload, job.cluster, plan) for plan in space.plans),
     )
+
+
+def _describable(job: Job, space: SearchSpace) -> SearchSpace:
+    """Without the frameworks that cannot build this model; the waterfall says what they said."""
+    removals = list(space.waterfall)
+    plans = list(space.plans)
+    for backend in Backend:
+        own = [plan for plan in plans if plan.backend is backend]
+        if not own:
+            continue
+        try:
+            launch_for(own[0], job.workload, job.cluster, job.measurement)
+        except UserError as error:
+            plans = [plan for plan in plans if plan.backend is not backend]
+            sentence = f"{backend} cannot train this model: {error}"
+            removals.append(Removal(rule="M-01", removed=len(own), sentence=sentence))
+    return replace(space, plans=tuple(plans), waterfall=tuple(removals))
 
 
 def default_plans(space: SearchSpace) -> dict[Backend, ParallelPlan]:

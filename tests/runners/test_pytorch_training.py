@@ -1,0 +1,102 @@
+"""Every layout of PyTorch's own parallelism trains as one rank does."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tests.runners.bench_ranks import tiny_workload, trained
+from tuner.plan import Backend, ParallelPlan, Precision, Recompute
+
+pytestmark = pytest.mark.ranks
+
+FULL, SELECTIVE = Recompute.FULL, Recompute.SELECTIVE
+
+
+def pytorch_plan(**knobs: Any) -> ParallelPlan:
+    return ParallelPlan(**{"backend": Backend.PYTORCH, "precision": Precision.FP32} | knobs)
+
+
+@cache
+def one_rank_losses() -> list[float]:
+    with TemporaryDirectory() as folder:
+        plan = pytorch_plan(micro_batch=8)
+        return list(trained(plan, Path(folder), num_ranks=1)[0]["losses"])
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "knobs"),
+    [
+        (2, {"micro_batch": 2}),
+        (2, {"zero_stage": 1, "micro_batch": 1}),
+        (2, {"zero_stage": 2, "micro_batch": 2}),
+        (2, {"zero_stage": 3, "micro_batch": 4}),
+        (2, {"zero_stage": 3, "micro_batch": 2, "recompute": SELECTIVE}),
+        (2, {"micro_batch": 2, "recompute": FULL}),
+        (2, {"tp": 2, "micro_batch": 4, "recompute": SELECTIVE}),
+        (2, {"tp": 2, "micro_batch": 2, "sequence_parallel": True}),
+        (2, {"pp": 2, "micro_batch": 2}),
+        (2, {"pp": 2, "vpp": 2, "micro_batch": 2, "recompute": FULL}),
+        (4, {"dp_replicate": 2, "zero_stage": 3}),
+        (4, {"tp": 2, "micro_batch": 2}),
+        (4, {"tp": 2, "zero_stage": 3, "micro_batch": 2}),
+        (4, {"tp": 2, "zero_stage": 2, "sequence_parallel": True, "recompute": FULL}),
+        (4, {"pp": 2}),
+        (4, {"pp": 2, "zero_stage": 2}),
+        (4, {"pp": 2, "zero_stage": 3, "vpp": 2}),
+        (4, {"tp": 2, "pp": 2, "micro_batch": 2, "sequence_parallel": True}),
+    ],
+    ids=lambda value: "-".join(f"{k}={v}" for k, v in value.items()) if value is dict else None,
+)
+def test_the_losses_are_those_of_one_rank(
+    num_ranks: int, knobs: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = pytorch_plan(**knobs)
+    reports = trained(plan, tmp_path, num_ranks=num_ranks)
+    losses = reports[0]["losses"]
+    assert losses == pytest.approx(one_rank_losses(), rel=1e-4)
+    assert losses[0] > losses[1] > losses[2]
+    for report in reports:
+        assert report["losses"] == losses
+        effective = report["effective"]
+        assert {name: effective[name] for name in plan.to_dict()} == plan.to_dict()
+
+
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
+@pytest.mark.parametrize(
+    "knobs",
+    [{}, {"zero_stage": 1}, {"zero_stage": 3}, {"tp": 2, "sequence_parallel": True}, {"pp": 2}],
+    ids=str,
+)
+def test_half_precision_trains_nearly_alike(
+    precision: Precision, knobs: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = pytorch_plan(precision=precision, micro_batch=2, **knobs)
+    report = trained(plan, tmp_path, num_ranks=2)[0]
+    losses = report["losses"]
+    assert losses == pytest.approx(one_rank_losses(), rel=2e-2)
+    assert losses[0] > losses[2]
+    assert report["effective"]["precision"] == str(precision)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "qwen3", "tie_word_embeddings": True, "head_dim": 16},
+        {"model_type": "qwen2"},
+        {"model_type": "mistral"},
+    ],
+    ids=lambda changes: changes["model_type"],
+)
+def test_other_families_split_as_llama_does(changes: dict[str, Any], tmp_path: Path) -> None:
+    workload = tiny_workload(**changes)
+    one = trained(pytorch_plan(micro_batch=8), tmp_path / "one", num_ranks=1, workload=workload)[0][
+        "losses"
+    ]
+    plan = pytorch_plan(tp=2, zero_stage=2, micro_batch=4, sequence_parallel=True)
+    split = trained(plan, tmp_path / "split", num_ranks=2, workload=workload)[0]["losses"]
+    assert split == pytest.approx(one, rel=1e-4)
