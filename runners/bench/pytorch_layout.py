@@ -18,7 +18,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from runners.bench.hf_model import fill_parameters, move_buffers, named_decoder_layers
+from runners.bench.hf_model import decoder_layers, fill_parameters, move_buffers
 from runners.bench.pytorch_file import PytorchFile
 from runners.bench.pytorch_stage import DecoderStage
 from runners.bench.pytorch_tensor_parallel import split_ends, split_layer
@@ -76,7 +76,7 @@ def laid_out(model: nn.Module, layout: Layout) -> nn.Module:
     degrees = layout.file.parallelism
     whole = model.whole if isinstance(model, DecoderStage) else model
     splits = degrees.tensor_parallel_degree > 1
-    for name, layer in named_decoder_layers(whole):
+    for name, layer in decoder_layers(whole).items():
         if isinstance(layer, nn.Identity):
             continue  # another stage's
         inner = [(f"{name}.{n}" if n else name, module) for n, module in layer.named_modules()]
