@@ -47,7 +47,8 @@ def deepspeed_command(
             f"--num_gpus={gpus_per_node}",
         ]
     module = ["--module", "--no_local_rank", BENCH_MODULE]
-    return _words(env, ["deepspeed", *where, *module, "--launch", launch])
+    # The launcher would take --launch for its own --launcher, although it stands after the module.
+    return _words(env, ["deepspeed", *where, *module, "--launch-folder", launch])
 
 
 def folded(words: tuple[str, ...], width: int) -> str:

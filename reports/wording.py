@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import assert_never
 
 from reports.summary import DefaultPlan, MeasuredTrial, Summary
@@ -21,6 +22,8 @@ KIND_NAMES = {
     "failed": "failed",
     "rejected": "rejected",
 }
+_TORCH_CHECK = re.compile(r"^\[enforce fail at [^\]]*\] (err == 0\. )?")
+"""Where in torch's source the CPU allocator gave up: it hides what it could not allocate."""
 _SHARDED = {
     0: "nothing sharded",
     1: "optimizer states sharded (ZeRO-1)",
@@ -80,7 +83,7 @@ def one_line(text: str) -> str:
     """The first line that says something, blanks run together."""
     for line in text.splitlines():
         if words := line.split():
-            return " ".join(words)
+            return _TORCH_CHECK.sub("", " ".join(words))
     return "no message"
 
 
@@ -122,7 +125,7 @@ def default_words(default: DefaultPlan) -> str:
 def comparison_words(summary: Summary) -> tuple[str, ...]:
     """The best plan against the median and against each default, a line each."""
     lines = [default_words(default) for default in summary.defaults]
-    if summary.speedup_over_median is not None:
+    if summary.speedup_over_median is not None and len(summary.ranking) > 1:
         lines.insert(
             0,
             f"{summary.speedup_over_median:.2f}x as fast as the median of the "

@@ -31,7 +31,10 @@ def main() -> int:
     """Runs this rank; 0 when it has trained to the end."""
     _die_with_parent()
     parser = argparse.ArgumentParser(prog="python -m runners.bench", description=__doc__)
-    parser.add_argument("--launch", type=Path, required=True, help="folder of the launch files")
+    # The second spelling is for the deepspeed launcher, which takes --launch for its --launcher.
+    parser.add_argument(
+        *("--launch", "--launch-folder"), type=Path, required=True, help="of the launch files"
+    )
     parser.add_argument("--results", type=Path, help="where to write rank-N.json and results")
     # The deepspeed launcher appends --local_rank=N to the script's own arguments.
     parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)

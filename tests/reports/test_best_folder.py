@@ -68,7 +68,9 @@ def test_missing_launch_files_keep_the_former_best_and_are_named(tmp_path: Path)
 def test_a_deepspeed_plan_names_its_own_launcher_too(tmp_path: Path) -> None:
     readme = (_deepspeed_best(tmp_path, 1).best_folder / "README.md").read_text()
     assert "torchrun --standalone --nproc-per-node=4 -m runners.bench --launch ." in readme
-    assert "deepspeed --num_gpus=4 --module --no_local_rank runners.bench --launch ." in readme
+    assert (
+        "deepspeed --num_gpus=4 --module --no_local_rank runners.bench --launch-folder ." in readme
+    )
 
 
 def test_on_two_nodes_the_commands_say_where_the_ranks_meet(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from reports.terminal import answer_panel, trials_table
 from tests.reports.a_study import measured, study_folder, summary_of, trial, trials
-from tuner.outcome import Source
+from tuner.outcome import OutOfMemory, Phase, Source
 from tuner.plan import Backend, ParallelPlan, Recompute
 from tuner.trial import Trial
 
@@ -79,3 +79,12 @@ def test_simulated_numbers_are_labelled_in_the_table_and_in_the_panel(tmp_path: 
 
 def test_nothing_trained_is_said(tmp_path: Path) -> None:
     assert "No plan has trained so far (1 out of memory)" in _shown(tmp_path, 80, trials()[1])
+
+
+def test_the_reason_of_a_cpu_allocator_starts_with_what_it_could_not_allocate(
+    tmp_path: Path,
+) -> None:
+    said = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate"
+    oom = OutOfMemory(rank=3, phase=Phase.STEPS, message=said)
+    shown = _shown(tmp_path, 200, trial(0, LONG_PLAN, oom))
+    assert "out of memory (rank 3, steps): DefaultCPUAllocator: can't allocate" in shown
