@@ -9,7 +9,7 @@ from search_spaces.plan_arrays import BoolArray, PlanArrays
 from search_spaces.rule import Rule, Setting
 from tuner.plan import Backend
 
-_TP_FAMILIES = ("llama", "qwen2")
+_TP_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
 def _tp_family_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
@@ -31,12 +31,6 @@ def _schedule_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
     rounds = np.maximum(1, microbatches // pp)
     interleaved = (vpp > 1) & ((microbatches % rounds != 0) | (microbatches < pp))
     return (pp > 1) & (plain | interleaved)
-
-
-def _recompute_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
-    shape = setting.workload.shape
-    selective = arrays.equals("recompute", "selective")
-    return selective if shape is None or shape.family not in _TP_FAMILIES else selective & False
 
 
 PYTORCH_RULES: tuple[Rule, ...] = (
@@ -88,14 +82,6 @@ PYTORCH_RULES: tuple[Rule, ...] = (
         ),
         "zero_stage 1 needs tp 1 and pp 1; with them use stage 2, which shards the same states",
         "ours: ZeroRedundancyOptimizer goes with DDP, which knows neither DTensors nor stages",
-    ),
-    simple_rule(
-        "PT-16",
-        Backend.PYTORCH,
-        _recompute_breaks,
-        "recompute must be none, or full for a model with a Hugging Face config.json, or "
-        f"selective for {' and '.join(_TP_FAMILIES)}",
-        "ours: selective recomputation is done layer by layer in our own forward pass",
     ),
     simple_rule(
         "PT-01",
