@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from runners.backends.launch import launch_for
-from runners.rank_processes import NodeRanks
+from runners.rank_processes import NodeRanks, free_port
 from runners.supervisor import Supervisor
 from tuner.cluster import Cluster
 from tuner.errors import UserError
@@ -21,6 +21,8 @@ from tuner.study_folder import launch_folder, write_launch_files
 from tuner.workload import Workload
 
 LOOPBACK = "127.0.0.1"
+ENVIRONMENT_FILE = "env.json"
+"""Beside the launch files: the variables that the ranks had on top of the machine's own."""
 MAX_ATTEMPTS = 2
 """Where the machine, not the plan, is to blame, a trial is run once more."""
 
@@ -52,45 +54,46 @@ class LocalRunner:
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """Tries the plan once; a port taken by another is no fault of the plan."""
         spec = self.describe(plan)
-        for _ in range(MAX_ATTEMPTS):
-            prepare_trial_folder(folder, spec)
-            ranks = NodeRanks(
-                ranks_per_node=spec.ranks_per_node,
-                num_ranks=spec.num_ranks,
-                master_address=LOOPBACK,
-                master_port=free_port(LOOPBACK),
-            )
-            supervisor = Supervisor(
-                folder,
-                ranks,
-                env=rank_environment(spec),
-                limits_s=self._limits_s,
-            )
-            outcome = supervisor.run(on_phase).outcome()
-            if not (isinstance(outcome, Failed) and outcome.infrastructure):
-                break
-        return outcome
+        return with_second_attempt(lambda: self._attempt(spec, folder, on_phase))
+
+    def _attempt(self, spec: LaunchSpec, folder: Path, on_phase: PhaseListener) -> Outcome:
+        env = rank_environment(spec, cores=len(os.sched_getaffinity(0)))
+        prepare_trial_folder(folder, spec, env)
+        ranks = NodeRanks(
+            ranks_per_node=spec.ranks_per_node,
+            num_ranks=spec.num_ranks,
+            master_address=LOOPBACK,
+            master_port=free_port(LOOPBACK),
+        )
+        supervisor = Supervisor(folder, ranks, env=env, limits_s=self._limits_s)
+        return supervisor.run(on_phase).outcome()
 
     def close(self) -> None:
         """Nothing is held between trials."""
 
 
-def prepare_trial_folder(folder: Path, spec: LaunchSpec) -> None:
-    """Writes the launch files into a fresh trial folder; an interrupted attempt is cleared away."""
+def with_second_attempt(attempt: Callable[[], Outcome]) -> Outcome:
+    """The outcome of an attempt; of one more where the machine was to blame."""
+    for _ in range(MAX_ATTEMPTS):
+        outcome = attempt()
+        if not (isinstance(outcome, Failed) and outcome.infrastructure):
+            break
+    return outcome
+
+
+def prepare_trial_folder(folder: Path, spec: LaunchSpec, env: Mapping[str, str]) -> None:
+    """Writes the launch files, and the ranks' environment beside them, into a fresh trial folder.
+
+    An interrupted attempt is cleared away.
+    """
     if folder.exists():
         shutil.rmtree(folder)
     write_launch_files(spec, launch_folder(folder))
+    text = json.dumps(dict(env), indent=2, sort_keys=True) + "\n"
+    (launch_folder(folder) / ENVIRONMENT_FILE).write_text(text)
 
 
-def rank_environment(spec: LaunchSpec) -> dict[str, str]:
+def rank_environment(spec: LaunchSpec, *, cores: int) -> dict[str, str]:
     """What the framework needs, and threads such that the ranks of a node share its cores."""
-    cores = len(os.sched_getaffinity(0))
     threads = str(max(1, cores // spec.ranks_per_node))
     return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **dict(spec.env)}
-
-
-def free_port(address: str) -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])

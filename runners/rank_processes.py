@@ -6,6 +6,7 @@ import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -34,6 +35,13 @@ def bench_command(trial_folder: Path) -> tuple[str, ...]:
 def rank_log(trial_folder: Path, rank: int) -> Path:
     """Where a rank's output goes."""
     return trial_folder / f"rank-{rank}.log"
+
+
+def free_port(address: str) -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
