@@ -64,6 +64,8 @@ class PytorchTraining:
         self._scaler = ShardedGradScaler(
             layout.device.type, enabled=self._file.training.compute_dtype is torch.float16
         )
+        # Makes the scale: of a pipeline, only the last stage ever scales a loss.
+        self._scaler.scale(torch.zeros((), device=layout.device))
         self._num_microbatches = self._file.local_samples // self._file.micro_batch
         self._losses: list[torch.Tensor] = []
 

@@ -66,10 +66,16 @@ def test_the_losses_are_those_of_one_rank(
         assert {name: effective[name] for name in plan.to_dict()} == plan.to_dict()
 
 
-@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
 @pytest.mark.parametrize(
-    "knobs",
-    [{}, {"zero_stage": 1}, {"zero_stage": 3}, {"tp": 2, "sequence_parallel": True}, {"pp": 2}],
+    ("precision", "knobs"),
+    [
+        (Precision.BF16, {}),
+        (Precision.FP16, {"zero_stage": 1}),
+        (Precision.BF16, {"zero_stage": 3}),
+        (Precision.FP16, {"zero_stage": 3}),
+        (Precision.FP16, {"tp": 2, "sequence_parallel": True}),
+        (Precision.FP16, {"pp": 2}),
+    ],
     ids=str,
 )
 def test_half_precision_trains_nearly_alike(
