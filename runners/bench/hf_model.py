@@ -22,8 +22,13 @@ from runners.bench.weights import initial_weight
 def model_on_meta(launch: LaunchFolder) -> nn.Module:
     """The model with its parameters on the meta device (no bytes), its buffers real."""
     with _parameters_on_meta():
-        factory = launch.training.factory
-        return _hf_model(launch) if factory is None else _own_model(factory)
+        return unfilled_model(launch)
+
+
+def unfilled_model(launch: LaunchFolder) -> nn.Module:
+    """The model as its class builds it, with whatever weights that gives."""
+    factory = launch.training.factory
+    return _hf_model(launch) if factory is None else _own_model(factory)
 
 
 def built_model(launch: LaunchFolder, device: torch.device) -> nn.Module:

@@ -1,0 +1,87 @@
+"""Every DeepSpeed layout trains the same model: real ranks, real steps, equal losses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runners.bench_ranks import trained
+from tuner.launch import Measurement
+from tuner.plan import ParallelPlan
+
+pytestmark = pytest.mark.ranks
+
+THREE_STEPS = Measurement(warmup_steps=1, steps=2)
+
+
+def _plan(**knobs: Any) -> ParallelPlan:
+    return ParallelPlan.from_dict({"backend": "deepspeed", "precision": "fp32", **knobs})
+
+
+def _losses(reports: list[dict[str, Any]]) -> list[float]:
+    losses: list[float] = reports[0]["losses"]
+    assert all(report["losses"] == pytest.approx(losses, rel=1e-6) for report in reports)
+    return losses
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """Losses of three steps on one rank, in fp32, all sequences in one micro-batch."""
+    reports = trained(_plan(micro_batch=8), tmp_path_factory.mktemp("reference"), num_ranks=1)
+    return _losses(reports)
+
+
+LAYOUTS: tuple[tuple[int, dict[str, Any]], ...] = (
+    (1, {"micro_batch": 2}),
+    (1, {"recompute": "full", "micro_batch": 4}),
+    (2, {"micro_batch": 2}),
+    (2, {"zero_stage": 1, "micro_batch": 2}),
+    (2, {"zero_stage": 2}),
+    (2, {"zero_stage": 3, "micro_batch": 4}),
+    (2, {"zero_stage": 3, "recompute": "full", "micro_batch": 2}),
+    (2, {"tp": 2, "micro_batch": 4}),
+    (2, {"pp": 2, "micro_batch": 2}),
+    (2, {"pp": 2, "micro_batch": 4, "recompute": "full"}),
+    (4, {"zero_stage": 3, "dp_replicate": 2}),
+    (4, {"zero_stage": 1, "tp": 2, "micro_batch": 2}),
+    (4, {"zero_stage": 2, "tp": 2, "recompute": "full"}),
+    (4, {"zero_stage": 3, "tp": 2}),
+    (4, {"zero_stage": 1, "pp": 2}),
+    (4, {"pp": 2, "micro_batch": 2}),
+    (4, {"pp": 4, "micro_batch": 2}),
+)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "knobs"), LAYOUTS, ids=[f"{n} ranks, {_plan(**k).label()}" for n, k in LAYOUTS]
+)
+def test_a_layout_trains_like_one_rank(
+    tmp_path: Path, reference: list[float], num_ranks: int, knobs: dict[str, Any]
+) -> None:
+    reports = trained(_plan(**knobs), tmp_path, num_ranks=num_ranks, measurement=THREE_STEPS)
+    losses = _losses(reports)
+    assert losses == pytest.approx(reference, rel=1e-4)
+    assert losses[2] < losses[1] < losses[0]
+    asked = _plan(**knobs).to_dict()
+    effective = reports[0]["effective"]
+    shared = [name for name in asked if name in effective]
+    assert len(shared) >= 8
+    assert {name: effective[name] for name in shared} == {name: asked[name] for name in shared}
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize(
+    "knobs",
+    [{}, {"zero_stage": 2}, {"zero_stage": 3}, {"pp": 2, "micro_batch": 2}, {"tp": 2}],
+    ids=["zero0", "zero2", "zero3", "pp", "tp"],
+)
+def test_half_precision_trains_nearly_like_fp32(
+    tmp_path: Path, reference: list[float], knobs: dict[str, Any], precision: str
+) -> None:
+    plan = _plan(**knobs, precision=precision)
+    losses = _losses(trained(plan, tmp_path, num_ranks=2, measurement=THREE_STEPS))
+    assert losses == pytest.approx(reference, rel=2e-2)
+    assert losses[2] < losses[0]
+    assert losses != reference
