@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,8 @@ from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, TimedOu
 _OOM_LAST_WORDS = ("std::bad_alloc", "DefaultCPUAllocator", "out of memory", "Cannot allocate")
 """In the log of a rank that died without a report: an allocation failed below Python."""
 _PORT_TAKEN = ("EADDRINUSE", "address already in use", "Address already in use")
+_DEATH_HEAD_START_S = 0.5
+"""A killed rank's sockets close before its end is seen, so that a peer may complain first."""
 _BINOMIAL_RANKS = ((6, 1), (9, 2), (12, 3), (15, 4), (17, 5), (20, 6), (23, 7), (25, 8), (28, 9))
 """(steps, r): with at least so many steps the r-th smallest and r-th largest bound the median with
 95 % confidence (binomial quantiles with p = 1/2)."""
@@ -28,6 +31,8 @@ class RankEnd:
     exit_code: int | None
     """Negative = the signal that killed it; None = it was running until we ended it."""
     log_tail: str = ""
+    ended_at: float | None = None
+    """Seconds since 1970 when its end was seen; None = it was running until we ended it."""
 
     @property
     def phase(self) -> Phase:
@@ -38,6 +43,22 @@ class RankEnd:
     def succeeded(self) -> bool:
         """Whether it trained to the end and said so."""
         return bool(self.report and self.report["status"] == "ok" and self.exit_code == 0)
+
+    @property
+    def error(self) -> Mapping[str, Any] | None:
+        """The exception that it wrote down."""
+        return self.report.get("error") if self.report else None
+
+    @property
+    def failed_at(self) -> float:
+        """When it came to grief; infinite where it did not, or was ended by us."""
+        if self.error is not None:
+            return float(self.error["at"])
+        if self.exit_code in (None, 0) or self.ended_at is None:
+            return math.inf
+        # SIGABRT is also how a communication library ends a rank whose peer has raised.
+        sudden = self.exit_code < 0 and self.exit_code != -signal.SIGABRT
+        return self.ended_at - _DEATH_HEAD_START_S if sudden else self.ended_at
 
 
 def outcome_of_ranks(
@@ -52,12 +73,9 @@ def outcome_of_ranks(
     """
     if all(end.succeeded for end in ends):
         return _measured(ends)
-    raised = [end for end in ends if end.report and end.report.get("error")]
-    if raised:
-        return _of_error(min(raised, key=lambda end: float(end.report["error"]["at"])))  # type: ignore[index]  # raised ranks have reports
-    died = [end for end in ends if end.exit_code not in (None, 0)]
-    if died:
-        return _of_death(died[0], oom_killed)
+    first = min(ends, key=lambda end: end.failed_at)
+    if first.failed_at < math.inf:
+        return _of_death(first, oom_killed) if first.error is None else _of_error(first)
     if timed_out is not None:
         return timed_out
     silent = next(end for end in ends if not end.succeeded)
@@ -102,8 +120,8 @@ def _measured(ends: Sequence[RankEnd]) -> Measured:
 
 
 def _of_error(end: RankEnd) -> Outcome:
-    assert end.report is not None, "only a rank with a report raised"
-    error = end.report["error"]
+    error = end.error
+    assert error is not None, "only for a rank that raised"
     message = " ".join(str(error["message"]).split())[:600]
     if error["out_of_memory"]:
         return OutOfMemory(rank=end.rank, phase=end.phase, message=message)

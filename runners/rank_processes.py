@@ -9,7 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,11 @@ from tuner.launch import BENCH_MODULE
 from tuner.study_folder import launch_folder
 
 _LOG_TAIL_BYTES = 4000
+_KILL_LIMIT_S = 30.0
+"""A killed process is gone at once, unless a driver holds it: then the machine is broken."""
+_TOKEN_VARIABLE = "PARATUNE_TRIAL_TOKEN"
+"""Inherited by whatever a rank starts, so that it is found again even when it has moved to a
+session of its own and its rank is gone."""
 
 
 def bench_command(trial_folder: Path) -> tuple[str, ...]:
@@ -79,8 +87,9 @@ class RankProcesses:
     env: Mapping[str, str]
     _processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     _ends: dict[int, int] = field(default_factory=dict)
+    _ended_at: dict[int, float] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
-    _descendants: set[psutil.Process] = field(default_factory=set)
+    _token: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __enter__(self) -> RankProcesses:
         try:
@@ -103,7 +112,7 @@ class RankProcesses:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self.env, **own},
+                env={**os.environ, **self.env, **own, _TOKEN_VARIABLE: self._token},
                 start_new_session=True,
             )
         self._processes[rank] = process
@@ -115,6 +124,7 @@ class RankProcesses:
             rank = int(key.data)
             self._selector.unregister(key.fd)
             os.close(key.fd)
+            self._ended_at[rank] = time.time()
             self._ends[rank] = self._processes[rank].wait()
         return dict(self._ends)
 
@@ -131,6 +141,7 @@ class RankProcesses:
                 report=self._report(rank),
                 exit_code=self._ends.get(rank),
                 log_tail=self._log_tail(rank),
+                ended_at=self._ended_at.get(rank),
             )
             for rank in sorted(self._processes)
         )
@@ -150,28 +161,49 @@ class RankProcesses:
             return log.read().decode(errors="replace")
 
     def end(self) -> None:
-        """Kills what is left of every rank, children that have moved away included."""
-        for process in self._processes.values():
-            self._remember_descendants(process.pid)
-        for process in self._processes.values():
+        """Kills what is left of every rank, children that have moved away included.
+
+        Raises:
+            RuntimeError: a process does not die.
+        """
+        running = {rank: p for rank, p in self._processes.items() if rank not in self._ends}
+        for process in running.values():
             _kill_group(process.pid)
-            process.wait()
-        for descendant in self._descendants:
-            if descendant.is_running():
-                descendant.kill()
+        for rank, process in running.items():
+            try:
+                process.wait(_KILL_LIMIT_S)
+            except subprocess.TimeoutExpired as error:
+                raise _immortal(f"rank {rank} (pid {process.pid})") from error
+        while strays := _processes_with(self._token):
+            for stray in strays:
+                with suppress(psutil.NoSuchProcess):
+                    stray.kill()
+            _, alive = psutil.wait_procs(strays, timeout=_KILL_LIMIT_S)
+            if alive:
+                raise _immortal(f"a process that a rank started (pid {alive[0].pid})")
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
 
-    def _remember_descendants(self, pid: int) -> None:
-        try:
-            self._descendants.update(psutil.Process(pid).children(recursive=True))
-        except psutil.NoSuchProcess:
-            return
-
 
 def _kill_group(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+
+
+def _processes_with(token: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(_TOKEN_VARIABLE) == token:
+                found.append(process)
+        except psutil.Error:  # another user's, or gone meanwhile
+            continue
+    return found
+
+
+def _immortal(who: str) -> RuntimeError:
+    return RuntimeError(
+        f"{who} was killed but is still there after {_KILL_LIMIT_S:.0f} s: a driver holds it; "
+        "the node needs attention (dmesg, nvidia-smi) before it can go on"
+    )

@@ -1,0 +1,133 @@
+"""From what ranks left behind to a typed outcome: the cause, not the noise that followed it."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from runners.diagnosis import RankEnd, median_interval_s, outcome_of_ranks, stuck_ranks
+from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, TimedOut
+
+
+def end(rank: int, phase: str = "model", *, code: int | None = None, **more: Any) -> RankEnd:
+    report = {"phase": phase, "status": "running"}
+    return RankEnd(rank=rank, report=report, exit_code=code, **more)
+
+
+def raised(rank: int, at: float, message: str = "no", phase: str = "model", **more: Any) -> RankEnd:
+    error = {"type": "ValueError", "message": message, "out_of_memory": False, "at": at} | more
+    report = {"phase": phase, "status": "error", "error": error}
+    return RankEnd(rank=rank, report=report, exit_code=1, ended_at=at + 0.1)
+
+
+def of(*ends: RankEnd, timed_out: TimedOut | None = None, oom_killed: bool = False) -> Outcome:
+    return outcome_of_ranks(ends, timed_out=timed_out, oom_killed=oom_killed)
+
+
+def test_the_earliest_of_two_errors_counts_whatever_the_rank() -> None:
+    failed = of(raised(0, 12.0, "peer is gone"), raised(1, 11.0, "shapes"))
+    assert failed == Failed(rank=1, phase=Phase.MODEL, error="ValueError", message="shapes")
+
+
+def test_a_message_is_put_on_one_line() -> None:
+    failed = of(raised(0, 1.0, "one\n  two\n"))
+    assert isinstance(failed, Failed)
+    assert failed.message == "one two"
+
+
+def test_an_error_marked_as_failed_allocation_is_out_of_memory() -> None:
+    assert isinstance(of(raised(0, 1.0, out_of_memory=True)), OutOfMemory)
+
+
+@pytest.mark.parametrize("peer_complains_at", [9.9, 10.2])
+def test_a_killed_rank_precedes_a_peer_that_noticed(peer_complains_at: float) -> None:
+    killed = end(0, code=-signal.SIGKILL, ended_at=10.0)
+    failed = of(killed, raised(1, peer_complains_at, "Connection closed by peer"))
+    assert isinstance(failed, Failed)
+    assert (failed.rank, failed.error) == (0, "SIGKILL")
+
+
+def test_an_error_long_before_a_kill_is_the_cause() -> None:
+    failed = of(end(0, code=-signal.SIGKILL, ended_at=10.0), raised(1, 8.0))
+    assert isinstance(failed, Failed)
+    assert failed.rank == 1
+
+
+def test_a_library_that_aborts_after_a_peers_error_is_not_the_cause() -> None:
+    failed = of(end(0, code=-signal.SIGABRT, ended_at=10.0), raised(1, 9.95))
+    assert isinstance(failed, Failed)
+    assert failed.rank == 1
+
+
+def test_a_sigkill_while_the_kernel_killed_for_memory_is_out_of_memory() -> None:
+    killed = end(1, code=-signal.SIGKILL, ended_at=10.0)
+    assert isinstance(of(end(0), killed, oom_killed=True), OutOfMemory)
+    assert isinstance(of(end(0), killed, oom_killed=False), Failed)
+
+
+def test_last_words_of_an_allocator_are_out_of_memory() -> None:
+    said = "terminate called after throwing an instance of 'std::bad_alloc'"
+    out = of(end(0, code=-signal.SIGABRT, ended_at=1.0, log_tail=said))
+    assert out == OutOfMemory(rank=0, phase=Phase.MODEL, message=said)
+
+
+def test_an_error_outweighs_the_time_limit_that_ended_the_others() -> None:
+    limit = TimedOut(ranks=(0,), phase=Phase.MODEL, limit_s=1.0)
+    assert isinstance(of(end(0), raised(1, 1.0), timed_out=limit), Failed)
+    assert of(end(0), end(1), timed_out=limit) == limit
+
+
+def test_a_port_that_is_taken_is_the_machines_fault_only_where_ranks_meet() -> None:
+    text = "The server socket has failed to listen: EADDRINUSE, address already in use"
+    meeting = of(raised(0, 1.0, text, "process_group"))
+    assert isinstance(meeting, Failed)
+    assert meeting.infrastructure
+    later = of(raised(0, 1.0, text, "model"))
+    assert isinstance(later, Failed)
+    assert not later.infrastructure
+
+
+def test_a_rank_that_ended_well_without_a_result_fails() -> None:
+    failed = of(RankEnd(rank=0, report=None, exit_code=0, ended_at=1.0))
+    assert isinstance(failed, Failed)
+    assert (failed.error, failed.phase) == ("no result", Phase.START)
+
+
+def test_the_numbers_are_of_the_fullest_rank_and_the_retries_of_all() -> None:
+    def done(rank: int, peak: int) -> RankEnd:
+        result = {
+            "step_times_s": [2.0, 1.0, 3.0],
+            "losses": [6.0, 5.0],
+            "peak_memory_bytes": peak,
+            "memory": {"allocator_retries": 2},
+            "tokens_per_step": 256,
+        }
+        report = {"phase": "done", "status": "ok", "result": result}
+        return RankEnd(rank=rank, report=report, exit_code=0, ended_at=1.0)
+
+    assert of(done(0, 10), done(1, 30)) == Measured(
+        step_times_s=(2.0, 1.0, 3.0),
+        step_time_s=2.0,
+        step_time_ci_s=(1.0, 3.0),
+        tokens_per_s=128.0,
+        peak_memory_bytes=30,
+        peak_memory_bytes_by_rank=(10, 30),
+        losses=(6.0, 5.0),
+        allocator_retries=4,
+    )
+
+
+def test_the_ranks_in_the_earliest_phase_are_stuck() -> None:
+    ends = (end(0, "steps"), end(1, "first_step"), end(2, "first_step"))
+    assert stuck_ranks(ends) == (Phase.FIRST_STEP, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("steps", "interval"), [(1, (1, 1)), (5, (1, 5)), (8, (1, 8)), (9, (2, 8)), (20, (6, 15))]
+)
+def test_the_interval_of_the_median_is_by_order_statistics(
+    steps: int, interval: tuple[int, int]
+) -> None:
+    assert median_interval_s([float(step) for step in range(1, steps + 1)]) == interval
