@@ -140,7 +140,7 @@ def _parameters_on_meta() -> Iterator[None]:
                 parameter.detach().to("meta"), requires_grad=parameter.requires_grad
             )
 
-    nn.Module.register_parameter = register  # type: ignore[method-assign]
+    nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:

@@ -14,7 +14,12 @@ from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
@@ -74,7 +79,7 @@ class Layout:
 def laid_out(model: nn.Module, layout: Layout) -> nn.Module:
     """The model (its parameters on the meta device) filled and laid out. Collective."""
     degrees = layout.file.parallelism
-    whole = model.whole if isinstance(model, DecoderStage) else model
+    whole: Any = model.whole if isinstance(model, DecoderStage) else model
     splits = degrees.tensor_parallel_degree > 1
     for name, layer in decoder_layers(whole).items():
         if isinstance(layer, nn.Identity):
@@ -145,12 +150,12 @@ def _data_parallel(module: nn.Module, layout: Layout) -> None:
     if file.paratune.zero_stage == 0:
         replicate(module, mesh=layout.mesh["dp_replicate"], mp_policy=policy)
         return
+    offloads = file.training.enable_cpu_offload
     hybrid = file.parallelism.data_parallel_replicate_degree > 1
-    offload = {"offload_policy": CPUOffloadPolicy()} if file.training.enable_cpu_offload else {}
     fully_shard(
         module,
         mesh=layout.mesh["dp_replicate", "dp_shard"] if hybrid else layout.mesh["dp_shard"],
         reshard_after_forward=file.parallelism.fsdp_reshard_after_forward == "always",
         mp_policy=policy,
-        **offload,
+        offload_policy=CPUOffloadPolicy() if offloads else OffloadPolicy(),
     )

@@ -101,7 +101,8 @@ class PytorchTraining:
                 with self._autocast(model):
                     loss = token_loss(logits_of(model, inputs), targets)
                 self._losses.append(loss.detach())
-                self._scaler.scale(loss / self._num_microbatches).backward()
+                scaled: torch.Tensor = self._scaler.scale(loss / self._num_microbatches)
+                scaled.backward()  # type: ignore[no-untyped-call]  # torch's
 
     def _gradients_at(self, model: nn.Module, *, is_last: bool) -> AbstractContextManager[Any]:
         """Replicas exchange gradients once a step; shards at once, or each rank would hold all."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.runners.bench_ranks import tiny_workload, trained
+from tests.runners.bench_ranks import trained
+from tests.tiny_job import tiny_workload
 from tuner.plan import Backend, ParallelPlan, Precision, Recompute
 
 pytestmark = pytest.mark.ranks
@@ -50,7 +51,7 @@ def one_rank_losses() -> list[float]:
         (4, {"pp": 2, "zero_stage": 3, "vpp": 2}),
         (4, {"tp": 2, "pp": 2, "micro_batch": 2, "sequence_parallel": True}),
     ],
-    ids=lambda value: "-".join(f"{k}={v}" for k, v in value.items()) if value is dict else None,
+    ids=str,
 )
 def test_the_losses_are_those_of_one_rank(
     num_ranks: int, knobs: dict[str, Any], tmp_path: Path
