@@ -12,6 +12,7 @@ from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import headroom_words, interval_words, plan_words, throughput_words
 from tuner.errors import UserError
+from tuner.launch import MEGATRON_FILE
 from tuner.outcome import Source
 from tuner.plan import Backend
 from tuner.study_folder import StudyFolder
@@ -106,6 +107,8 @@ def _launch_section(best: MeasuredTrial, facts: StudyFacts, env: Mapping[str, st
             "",
             *_block(deepspeed_command(_HERE, env=env, **size)),
         ]
+    if best.plan.backend is Backend.MEGATRON:
+        lines += ["", f"`{MEGATRON_FILE}` is an argument list of Megatron-LM's `pretrain_gpt.py`."]
     lines += [
         "",
         "It trains as many steps on random tokens as the trial did and prints "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from reports.launch_commands import ENVIRONMENT_FILE, torchrun_command
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import (
@@ -56,8 +57,9 @@ def _answer(summary: Summary, facts: StudyFacts) -> list[str]:
         f"- Speed{mark}: {throughput_words(summary, best)}.",
         f"- Step time{mark}: {interval_words(best.measured)}, trial {best.number}.",
         f"- Memory{mark}: {headroom_words(best.measured, facts.memory_limit_bytes)}.",
-        f"- Compared: {'; '.join(comparison_words(summary))}.",
     ]
+    if compared := comparison_words(summary):
+        lines.append(f"- Compared: {'; '.join(compared)}.")
     if (tie := tie_words(summary)) is not None:
         lines.append(f"- A tie: {tie}.")
     return [*lines, "- Launch it: the files and the command are in [best/](best/README.md)."]
@@ -197,6 +199,15 @@ def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[st
 
 
 def _reproduce(facts: StudyFacts) -> list[str]:
+    command = " ".join(
+        torchrun_command(
+            "trials/NNNN/launch",
+            num_nodes=facts.num_nodes,
+            gpus_per_node=facts.gpus_per_node,
+            env={},
+        )
+    )
+    env_words = f"with the variables of its `trials/NNNN/launch/{ENVIRONMENT_FILE}` set, "
     return [
         "## Go on, or do it again",
         "",
@@ -205,8 +216,7 @@ def _reproduce(facts: StudyFacts) -> list[str]:
         "- Do it again: the same command with another folder; the job as resolved is in "
         "[job.json](job.json).",
         f"- Make this report again: `paratune report {facts.path}`.",
-        "- One trial alone: its launch files are in `trials/NNNN/launch/`; the command in "
-        "[best/README.md](best/README.md) starts any of them with `--launch`.",
+        f"- One trial alone: {env_words}`{command}`.",
     ]
 
 

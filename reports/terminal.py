@@ -100,8 +100,9 @@ def _answer_grid(
         (f"speed{mark}", throughput_words(summary, best)),
         (f"step time{mark}", f"{interval_words(best.measured)}, trial {best.number}"),
         (f"memory{mark}", headroom_words(best.measured, facts.memory_limit_bytes)),
-        ("compared", "\n".join(comparison_words(summary))),
     ]
+    if compared := comparison_words(summary):
+        rows.append(("compared", "\n".join(compared)))
     if (tie := tie_words(summary)) is not None:
         rows.append(("a tie", tie))
     rows.append(("launch files", f"{folder.best_folder}, README.md there says how to use them"))

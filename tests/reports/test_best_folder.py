@@ -88,6 +88,14 @@ def test_simulated_numbers_say_so_beside_the_launch_files(tmp_path: Path) -> Non
     assert "numbers are simulated" in (folder.best_folder / "README.md").read_text()
 
 
+def test_a_megatron_plan_says_what_its_arguments_are_for(tmp_path: Path) -> None:
+    tried = (trial(0, ParallelPlan(backend=Backend.MEGATRON), measured(1.0)),)
+    folder = study_folder(tmp_path, tried)
+    write_reports(folder, summary_of(*tried))
+    readme = (folder.best_folder / "README.md").read_text()
+    assert "`megatron.args` is an argument list of Megatron-LM's `pretrain_gpt.py`" in readme
+
+
 def test_nothing_measured_writes_a_report_and_no_best(tmp_path: Path) -> None:
     failed = trials()[1:3]
     folder = study_folder(tmp_path, failed)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from reports.markdown import report_text
 from reports.study_facts import StudyFacts
+from reports.summary import summarize
 from tests.reports.a_study import measured, study_folder, summary_of, trial, trials
 from tuner.outcome import Source
 from tuner.plan import Backend, ParallelPlan
@@ -64,3 +65,17 @@ def test_simulated_numbers_are_never_called_measured(tmp_path: Path) -> None:
 def test_nothing_measured_is_said_in_the_first_lines(tmp_path: Path) -> None:
     report = _report(tmp_path, trials()[1], trials()[2])
     assert "no plan has trained (1 out of memory, 1 failed)" in report.split("\n## ")[0]
+
+
+def test_a_study_with_nothing_to_compare_with_has_no_comparison(tmp_path: Path) -> None:
+    tried = (trial(0, ParallelPlan(backend=Backend.PYTORCH), measured(1.0)),)
+    alone = summarize(tried, num_gpus=4, defaults={})
+    report = report_text(alone, StudyFacts.read(study_folder(tmp_path, tried)))
+    assert "Step time" in report
+    assert "Compared" not in report
+
+
+def test_any_trial_can_be_launched_again_with_its_own_environment(tmp_path: Path) -> None:
+    report = _report(tmp_path, *trials())
+    assert "`trials/NNNN/launch/env.json` set" in report
+    assert "--nproc-per-node=4 -m runners.bench --launch trials/NNNN/launch`" in report

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.reports.a_study import measured, summary_of, trial, trials
 from tuner.outcome import OutOfMemory, Phase, Source
@@ -82,3 +84,15 @@ def test_throughput_of_a_rank_is_a_fourth_of_all() -> None:
     summary = summary_of(*trials())
     assert summary.best is not None
     assert summary.tokens_per_s_per_gpu(summary.best) == 1024
+
+
+@given(st.lists(st.floats(min_value=1e-3, max_value=1e3), min_size=1, max_size=12))
+def test_no_trial_is_faster_than_the_best_whatever_the_times(times_s: list[float]) -> None:
+    summary = summary_of(*(trial(i, _plan(i + 1), measured(t)) for i, t in enumerate(times_s)))
+    best = summary.best
+    assert best is not None
+    assert best.measured.step_time_s == min(times_s)
+    assert summary.median_step_time_s is not None
+    assert min(times_s) <= summary.median_step_time_s <= max(times_s)
+    default = next(d for d in summary.defaults if d.backend is Backend.MEGATRON)
+    assert default.speedup == times_s[0] / min(times_s)
