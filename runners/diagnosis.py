@@ -50,14 +50,20 @@ class RankEnd:
         return self.report.get("error") if self.report else None
 
     @property
+    def said_out_of_memory(self) -> bool:
+        """Whether its last words are those of an allocator below Python."""
+        return any(words in self.log_tail for words in _OOM_LAST_WORDS)
+
+    @property
     def failed_at(self) -> float:
         """When it came to grief; infinite where it did not, or was ended by us."""
         if self.error is not None:
             return float(self.error["at"])
-        if self.exit_code in (None, 0) or self.ended_at is None:
+        if self.exit_code is None or self.succeeded or self.ended_at is None:
             return math.inf
         # SIGABRT is also how a communication library ends a rank whose peer has raised.
-        sudden = self.exit_code < 0 and self.exit_code != -signal.SIGABRT
+        aborted = self.exit_code == -signal.SIGABRT and not self.said_out_of_memory
+        sudden = self.exit_code <= 0 and not aborted
         return self.ended_at - _DEATH_HEAD_START_S if sudden else self.ended_at
 
 
@@ -78,13 +84,7 @@ def outcome_of_ranks(
         return _of_death(first, oom_killed) if first.error is None else _of_error(first)
     if timed_out is not None:
         return timed_out
-    silent = next(end for end in ends if not end.succeeded)
-    return Failed(
-        rank=silent.rank,
-        phase=silent.phase,
-        error="no result",
-        message="the rank ended without writing a result; its log holds what it said",
-    )
+    return _no_result(next(end for end in ends if not end.succeeded))
 
 
 def stuck_ranks(ends: Sequence[RankEnd]) -> tuple[Phase, tuple[int, ...]]:
@@ -135,13 +135,24 @@ def _of_error(end: RankEnd) -> Outcome:
     )
 
 
+def _no_result(end: RankEnd) -> Failed:
+    return Failed(
+        rank=end.rank,
+        phase=end.phase,
+        error="no result",
+        message="the rank ended without writing a result; its log holds what it said",
+    )
+
+
 def _of_death(end: RankEnd, oom_killed: bool) -> Outcome:
     """Of a rank that ended without a word: killed, or crashed below Python."""
     code = end.exit_code or 0
+    if code == 0:
+        return _no_result(end)
     name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     last = " ".join(end.log_tail.split())[-400:]
     by_killer = code == -signal.SIGKILL and oom_killed
-    if by_killer or any(word in end.log_tail for word in _OOM_LAST_WORDS):
+    if by_killer or end.said_out_of_memory:
         said = "the kernel's out-of-memory killer ended it" if by_killer else last
         return OutOfMemory(rank=end.rank, phase=end.phase, message=said)
     return Failed(rank=end.rank, phase=end.phase, error=name, message=last)

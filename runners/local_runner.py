@@ -11,7 +11,7 @@ from pathlib import Path
 from runners.backends.launch import launch_for
 from runners.rank_processes import NodeRanks, free_port
 from runners.supervisor import Supervisor
-from tuner.cluster import Cluster
+from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
 from tuner.launch import LaunchSpec, Measurement
 from tuner.outcome import Failed, Outcome, Phase
@@ -57,7 +57,8 @@ class LocalRunner:
         return with_second_attempt(lambda: self._attempt(spec, folder, on_phase))
 
     def _attempt(self, spec: LaunchSpec, folder: Path, on_phase: PhaseListener) -> Outcome:
-        env = rank_environment(spec, cores=len(os.sched_getaffinity(0)))
+        cores = len(os.sched_getaffinity(0))
+        env = rank_environment(spec, self._cluster.gpu.device, cores=cores)
         prepare_trial_folder(folder, spec, env)
         ranks = NodeRanks(
             ranks_per_node=spec.ranks_per_node,
@@ -93,7 +94,10 @@ def prepare_trial_folder(folder: Path, spec: LaunchSpec, env: Mapping[str, str])
     (launch_folder(folder) / ENVIRONMENT_FILE).write_text(text)
 
 
-def rank_environment(spec: LaunchSpec, *, cores: int) -> dict[str, str]:
+def rank_environment(spec: LaunchSpec, device: Device, *, cores: int) -> dict[str, str]:
     """What the framework needs, and threads such that the ranks of a node share its cores."""
     threads = str(max(1, cores // spec.ranks_per_node))
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **dict(spec.env)}
+    # CPU ranks were asked for: they must not take the GPUs of a machine that has some.
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if device is Device.CPU else {}
+    own = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
+    return {**own, **hidden, **dict(spec.env)}

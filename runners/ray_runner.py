@@ -106,7 +106,7 @@ class RayRunner:
 
     def _attempt(self, spec: LaunchSpec, folder: Path, on_phase: PhaseListener) -> Outcome:
         with _placed(spec, self._cluster.gpu.device, self._placement_limit_s) as nodes:
-            trial = _RayTrial(spec, nodes, self._limits_s)
+            trial = _RayTrial(spec, self._cluster.gpu.device, nodes, self._limits_s)
             try:
                 return trial.run(folder, on_phase)
             except ray.exceptions.RayTaskError as error:
@@ -235,9 +235,14 @@ class _RayTrial:
     """One attempt at a plan, on nodes that it has."""
 
     def __init__(
-        self, spec: LaunchSpec, nodes: tuple[_Node, ...], limits_s: Mapping[Phase, float]
+        self,
+        spec: LaunchSpec,
+        device: Device,
+        nodes: tuple[_Node, ...],
+        limits_s: Mapping[Phase, float],
     ) -> None:
         self._spec = spec
+        self._device = device
         self._nodes = nodes
         self._limits_s = limits_s
         self._phases = [Phase.START] * len(nodes)
@@ -278,7 +283,7 @@ class _RayTrial:
             [node.supervisor.check.remote(own_version(), self._host(node)) for node in self._nodes],
             timeout=_CALL_LIMIT_S,
         )
-        env = rank_environment(self._spec, cores=facts[0].cores)
+        env = rank_environment(self._spec, self._device, cores=facts[0].cores)
         prepare_trial_folder(folder, self._spec, env)
         launches = [
             NodeLaunch(

@@ -15,6 +15,8 @@ from tuner.runner import PhaseListener
 
 GRACE_S = 1.0
 """After a rank's death its peers get this long to write down their own errors."""
+_EXIT_LIMIT_S = 60.0
+"""For the phase after the last, which no job limits: a rank that is done ends at once."""
 _LOOK_S = 0.2
 """How often phases are read; deaths are seen at once."""
 
@@ -77,13 +79,13 @@ class Supervisor:
         phase = Phase.START
         clock = _PhaseClock(self._limits_s)
         while not self._stopped.is_set():
-            ended = ranks.wait(_LOOK_S)
-            if any(code != 0 for code in ended.values()):
+            ranks.wait(_LOOK_S)
+            ends = ranks.ends()
+            if any(end.exit_code is not None and not end.succeeded for end in ends):
                 _let_peers_report(ranks)
                 return None
             if ranks.all_ended:
                 return None
-            ends = ranks.ends()
             slowest, _ = stuck_ranks(ends)
             if slowest is not phase:
                 phase = slowest
@@ -111,8 +113,8 @@ class _PhaseClock:
             if phase is not end.phase:
                 self._since[end.rank] = (end.phase, now)
                 continue
-            limit_s = self._limits_s.get(phase)
-            if end.exit_code is None and limit_s is not None and now - since > limit_s:
+            limit_s = self._limits_s.get(phase, _EXIT_LIMIT_S)
+            if end.exit_code is None and now - since > limit_s:
                 stuck_phase, stuck = stuck_ranks(ends)
                 return TimedOut(ranks=stuck, phase=stuck_phase, limit_s=limit_s)
         return None

@@ -126,6 +126,29 @@ def test_a_rank_that_leaves_without_a_result_fails(tmp_path: Path) -> None:
     assert (failed.rank, failed.error) == (1, "no result")
 
 
+@pytest.mark.parametrize("behaviours", [("exit", "hang"), ("hang", "exit")])
+def test_a_rank_that_leaves_without_a_result_ends_the_peers_that_wait_for_it(
+    tmp_path: Path, behaviours: tuple[str, str]
+) -> None:
+    failed = outcome(tmp_path, *behaviours, limits_s=NO_LIMITS | {Phase.MODEL: 15.0})
+    assert isinstance(failed, Failed)
+    assert (failed.rank, failed.error) == (behaviours.index("exit"), "no result")
+
+
+def test_a_failed_allocation_below_python_is_the_cause_though_a_peer_complains(
+    tmp_path: Path,
+) -> None:
+    out = outcome(tmp_path, "say-bad-alloc+abort", "outlive-rank-0+lose-peer")
+    assert isinstance(out, OutOfMemory)
+    assert out.rank == 0
+
+
+def test_a_rank_that_is_done_but_does_not_end_is_timed_out(tmp_path: Path) -> None:
+    limits_s = {Phase.MODEL: 60.0, Phase.DONE: 0.5}
+    timed_out = outcome(tmp_path, "done:hang", limits_s=limits_s)
+    assert timed_out == TimedOut(ranks=(0,), phase=Phase.DONE, limit_s=0.5)
+
+
 def test_a_hang_is_named_by_the_rank_that_is_furthest_behind(tmp_path: Path) -> None:
     limits_s = NO_LIMITS | {Phase.STEPS: 0.5, Phase.FIRST_STEP: 0.5}
     timed_out = outcome(tmp_path, "steps:hang", "first_step:hang", limits_s=limits_s)
