@@ -7,15 +7,16 @@ from typing import Any
 
 import deepspeed
 import torch
-import torch.distributed as dist
 from deepspeed.pipe import LayerSpec, PipelineModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from runners.bench.data import microbatch
 from runners.bench.deepspeed_facts import engine_facts
+from runners.bench.deepspeed_recompute import core_recompute_of, recompute_in
 from runners.bench.hf_model import fill_parameters, model_on_meta, move_buffers, token_loss
 from runners.bench.launch_folder import LaunchFolder
+from tuner.plan import Recompute
 
 
 class PipelineEnd(nn.Module):
@@ -62,6 +63,7 @@ def _fill(name: str, part: nn.Module, seed: int, device: torch.device) -> None:
 def _layer_specs(launch: LaunchFolder, device: torch.device) -> list[LayerSpec]:
     """Layers that only the stage which owns them fills with weights."""
     whole: Any = model_on_meta(launch)
+    recompute_in(whole, launch.training.recompute)
     seed = launch.training.seed
     ends = {
         "model.embed_tokens": whole.model.embed_tokens,
@@ -101,12 +103,11 @@ class DeepSpeedPipelineTraining:
             loss_fn=token_loss,
         )
         self._engine, _, _, _ = deepspeed.initialize(model=module, config=dict(config))
-        self._loss = 0.0
+        self._loss = torch.zeros((), device=device)
 
     def step(self, index: int) -> None:
         """One optimizer step over global batch ``index``."""
-        loss = self._engine.train_batch(data_iter=self._microbatches(index))
-        self._loss = float(loss)
+        self._loss = self._engine.train_batch(data_iter=self._microbatches(index))
 
     def _microbatches(self, index: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """This data-parallel rank's micro-batches, the same on its first and last stage."""
@@ -126,8 +127,7 @@ class DeepSpeedPipelineTraining:
 
     def loss(self) -> float:
         """Mean over the global batch, which the engine has sent to all ranks."""
-        dist.barrier()
-        return self._loss
+        return float(self._loss)
 
     def effective(self) -> dict[str, Any]:
         """Read from the engine and its grid."""
@@ -135,9 +135,10 @@ class DeepSpeedPipelineTraining:
         interval = self._engine.module.activation_checkpoint_interval
         return {
             **engine_facts(self._engine),
-            "tp": 1,
             "pp": int(grid.get_pipe_parallel_world_size()),
             "num_microbatches": int(self._engine.gradient_accumulation_steps()),
             "data_parallel": int(grid.get_data_parallel_world_size()),
-            "recompute": "full" if interval else "none",
+            "recompute": str(
+                Recompute.FULL if interval else core_recompute_of(self._engine.module)
+            ),
         }

@@ -15,12 +15,12 @@ from torch import nn
 from runners.bench.data import microbatch
 from runners.bench.deepspeed_facts import engine_facts
 from runners.bench.deepspeed_pipeline import DeepSpeedPipelineTraining
+from runners.bench.deepspeed_recompute import recompute_in, recompute_of
 from runners.bench.hf_model import built_model, logits_of, token_loss, unfilled_model
 from runners.bench.launch_folder import LaunchFolder
 from runners.bench.training import Training
 from runners.bench.weights import initial_weight
 from tuner.launch import DEEPSPEED_FILE
-from tuner.plan import Recompute
 
 
 def deepspeed_training(launch: LaunchFolder, device: torch.device) -> Training:
@@ -29,9 +29,10 @@ def deepspeed_training(launch: LaunchFolder, device: torch.device) -> Training:
     _join(device)
     if "pipeline" in config:
         return DeepSpeedPipelineTraining(launch, config, device)
-    model = _recomputing(_model(launch, config, device), launch)
+    model = _model(launch, config, device)
+    recompute_in(model, launch.training.recompute)
     engine, _, _, _ = deepspeed.initialize(model=model, config=config)
-    return DeepSpeedTraining(launch, config, engine, device)
+    return DeepSpeedTraining(launch, engine, device)
 
 
 def _join(device: torch.device) -> None:
@@ -65,30 +66,20 @@ def _sharded_model(launch: LaunchFolder, config: Mapping[str, Any]) -> nn.Module
     return model
 
 
-def _recomputing(model: nn.Module, launch: LaunchFolder) -> nn.Module:
-    if launch.training.recompute is Recompute.FULL:
-        model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]  # a transformers model
-    elif launch.training.recompute is not Recompute.NONE:
-        raise ValueError(
-            f"recompute must be none or full with DeepSpeed, got {launch.training.recompute}"
-        )
-    return model
-
-
 class DeepSpeedTraining:
     """Whole optimizer steps of a DeepSpeed engine without pipeline."""
 
     def __init__(
         self,
         launch: LaunchFolder,
-        config: Mapping[str, Any],
         engine: Any,
         device: torch.device,
     ) -> None:
         self._training = launch.training
         self._engine = engine
         self._device = device
-        self._tp = config.get("tensor_parallel", {}).get("autotp_size", 1)
+        # Without AutoTP there are no DeepSpeed groups: all ranks are data-parallel.
+        self._tp = max(1, engine.autotp_size())
         data_group = groups.get_data_parallel_group() if self._tp > 1 else dist.group.WORLD
         self._data_rank = dist.get_rank(data_group)
         self._dp = dist.get_world_size(data_group)
@@ -125,8 +116,7 @@ class DeepSpeedTraining:
         return {
             **engine_facts(self._engine),
             "tp": self._tp,
-            "pp": 1,
             "num_microbatches": self._engine.gradient_accumulation_steps(),
             "data_parallel": self._dp,
-            "recompute": str(self._training.recompute),
+            "recompute": str(recompute_of(self._engine.module)),
         }
