@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -50,6 +51,7 @@ from tuner.workload import Workload
 
 PLACEMENT_LIMIT_S = 120.0
 """How long a trial waits for its nodes: others may be using them, or they may be starting."""
+_LISTEN_LIMIT_S = 5.0
 _CONNECT_LIMIT_S = 30.0
 _CALL_LIMIT_S = 60.0
 """For a supervisor to start (a Python process with our imports) and for each short call to it."""
@@ -167,6 +169,12 @@ def _unreachable(address: str) -> str | None:
     """Why no Ray answers there. Asked in a process of its own: Ray's attempts cannot be ended."""
     if "://" in address:
         return "Ray Client is not supported, paratune must run on a machine of the cluster"
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():  # a refused connection is known at once; Ray would try for long
+        try:
+            socket.create_connection((host, int(port)), _LISTEN_LIMIT_S).close()
+        except OSError as error:
+            return f"nothing listens there ({error.strerror or error})"
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
         done = subprocess.run(

@@ -1,0 +1,146 @@
+"""Real trials of a tiny model through a local Ray; afterwards Ray holds nothing of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from ray._private import state  # the public state API needs the dashboard
+from ray.util.placement_group import placement_group_table
+
+from runners.ray_runner import RayRunner
+from tests.tiny_job import cpu_cluster, tiny_workload
+from tuner.cluster import Cluster, Device
+from tuner.errors import UserError
+from tuner.launch import BENCH_MODULE, Measurement
+from tuner.outcome import Failed, Measured, Phase
+from tuner.plan import Backend, ParallelPlan, Precision
+
+pytestmark = pytest.mark.ray
+
+PLAN = ParallelPlan(backend=Backend.MEGATRON, precision=Precision.FP32, tp=2)
+LIMITS_S = dict.fromkeys(Phase, 120.0)
+MEASUREMENT = Measurement(warmup_steps=1, steps=2)
+
+
+def ray_runner(
+    address: str | None = None, *, cluster: Cluster | None = None, placement_limit_s: float = 60
+) -> RayRunner:
+    return RayRunner(
+        tiny_workload(),
+        cluster or cpu_cluster(2),
+        MEASUREMENT,
+        LIMITS_S,
+        address=address,
+        placement_limit_s=placement_limit_s,
+    )
+
+
+def test_an_address_where_nothing_listens_is_named_in_one_sentence() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # bound, so that nobody else listens; never listening itself
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"--ray-address must be .* got {address}") as refused:
+            ray_runner(address)
+    assert "\n" not in str(refused.value)
+    assert not ray.is_initialized()
+
+
+def test_several_nodes_without_an_address_are_refused() -> None:
+    with pytest.raises(UserError, match=r"2 nodes needs a running Ray.*--ray-address"):
+        ray_runner(cluster=replace(cpu_cluster(2), num_nodes=2))
+
+
+def test_nodes_that_ray_does_not_have_are_asked_for_in_one_sentence(tmp_path: Path) -> None:
+    gpu = replace(cpu_cluster(1).gpu, device=Device.CUDA)
+    cluster = replace(cpu_cluster(98), gpu=gpu)
+    runner = ray_runner(cluster=cluster, placement_limit_s=1)
+    try:
+        with pytest.raises(RuntimeError, match=r"1 Ray node.*'GPU': 98.*this Ray has 1 node"):
+            runner.run(PLAN, tmp_path / "0", lambda _: None)
+        assert_nothing_is_left()
+    finally:
+        runner.close()
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[RayRunner]:
+    started = ray_runner()
+    yield started
+    started.close()
+    assert not ray.is_initialized()
+
+
+def our_ranks() -> list[psutil.Process]:
+    """Ranks below this process: Ray's daemons are its children, supervisors and ranks theirs."""
+    return [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if BENCH_MODULE in process.cmdline()
+    ]
+
+
+def assert_nothing_is_left() -> None:
+    assert our_ranks() == []
+    actors = state.actors().values()
+    assert [actor["State"] for actor in actors if actor["State"] != "DEAD"] == []
+    groups = placement_group_table().values()
+    assert [group["state"] for group in groups if group["state"] != "REMOVED"] == []
+
+
+def test_a_plan_is_measured_and_its_files_come_back(runner: RayRunner, tmp_path: Path) -> None:
+    folder = tmp_path / "0"
+    phases: list[Phase] = []
+    measured = runner.run(PLAN, folder, phases.append)
+    assert isinstance(measured, Measured)
+    assert measured.losses[-1] < measured.losses[0]
+    assert phases == sorted(phases, key=list(Phase).index)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"launch", "rank-0.json", "rank-0.log", "rank-1.json", "rank-1.log"}
+    assert (folder / "launch" / "env.json").exists()
+    assert_nothing_is_left()
+
+
+def test_a_rank_that_is_killed_fails_the_trial_by_its_signal(
+    runner: RayRunner, tmp_path: Path
+) -> None:
+    def kill_rank_1(phase: Phase) -> None:
+        for process in our_ranks():
+            if process.environ()["RANK"] == "1":
+                process.send_signal(signal.SIGKILL)
+
+    failed = runner.run(PLAN, tmp_path / "0", kill_rank_1)
+    assert isinstance(failed, Failed)
+    assert (failed.rank, failed.error) == (1, "SIGKILL")
+    assert_nothing_is_left()
+
+
+def test_a_supervisor_that_is_killed_is_replaced_once(runner: RayRunner, tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill_the_supervisor_once(phase: Phase) -> None:
+        if not killed:
+            (pid,) = {process.ppid() for process in our_ranks()}
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    assert isinstance(runner.run(PLAN, tmp_path / "0", kill_the_supervisor_once), Measured)
+    assert killed
+    assert_nothing_is_left()
+
+
+def test_an_interrupt_ends_the_ranks_and_is_passed_on(runner: RayRunner, tmp_path: Path) -> None:
+    def interrupt(phase: Phase) -> None:
+        assert len(our_ranks()) == 2
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(PLAN, tmp_path / "0", interrupt)
+    assert_nothing_is_left()
