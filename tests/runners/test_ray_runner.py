@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,11 +81,12 @@ def runner() -> Iterator[RayRunner]:
 
 def our_ranks() -> list[psutil.Process]:
     """Ranks below this process: Ray's daemons are its children, supervisors and ranks theirs."""
-    return [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if BENCH_MODULE in process.cmdline()
-    ]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # gone meanwhile, or a zombie of Ray's
+            if BENCH_MODULE in process.cmdline():
+                found.append(process)
+    return found
 
 
 def assert_nothing_is_left() -> None:
