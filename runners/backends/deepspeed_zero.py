@@ -110,6 +110,8 @@ def _model_refusals(plan: ParallelPlan, workload: Workload) -> tuple[tuple[bool,
             plan.pp > 1 and shape.family not in STAGED_FAMILIES,
             f"pp 1 except for {staged} models, got {shape.family}",
         ),
+        # AutoTP splits a tied head by vocabulary and leaves its logits in parts.
+        (plan.tp > 1 and shape.tied_embeddings, f"tp 1 for tied embeddings, got {plan.tp}"),
         (plan.pp > 1 and shape.tied_embeddings, f"pp 1 for tied embeddings, got {plan.pp}"),
         (
             bool(shape.num_kv_heads % plan.tp),

@@ -166,10 +166,12 @@ def test_offload_is_refused_where_ranks_run_on_cpus() -> None:
         _launch(cpu_cluster(4), zero_stage=2, offload="optimizer")
 
 
-def test_tied_embeddings_and_modules_of_ones_own_are_not_dealt_out_to_stages() -> None:
+def test_tied_embeddings_and_modules_of_ones_own_are_not_split() -> None:
     tied = tiny_workload(tie_word_embeddings=True)
     with pytest.raises(UserError, match="pp 1 for tied embeddings, got 2"):
         _launch(workload=tied, pp=2)
+    with pytest.raises(UserError, match="tp 1 for tied embeddings, got 2"):
+        _launch(workload=tied, tp=2)
     own = replace(tied, model=FactoryModel(factory="package.module:factory", vocab=512))
     with pytest.raises(UserError, match=r"model of your own \(package.module:factory\)"):
         _launch(workload=own, pp=2)
