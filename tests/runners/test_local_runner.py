@@ -13,6 +13,7 @@ import pytest
 
 from runners import local_runner
 from runners.local_runner import LocalRunner
+from runners.rank_processes import free_port
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.errors import UserError
 from tuner.launch import Measurement
@@ -59,7 +60,6 @@ def test_a_limit_that_is_too_small_for_the_plan_is_out_of_memory(tmp_path: Path)
 def test_a_port_that_another_has_is_given_up_for_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free_port = local_runner.free_port
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
