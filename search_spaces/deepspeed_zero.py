@@ -7,6 +7,9 @@ from search_spaces.plan_arrays import BoolArray, PlanArrays
 from search_spaces.rule import Rule, Setting
 from tuner.plan import Backend
 
+_SPLIT_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+_STAGED_FAMILIES = ("llama", "qwen2", "qwen3")
+
 
 def _offload_breaks(arrays: PlanArrays, _: Setting) -> BoolArray:
     zero_stage = arrays.ints("zero_stage")
@@ -14,6 +17,18 @@ def _offload_breaks(arrays: PlanArrays, _: Setting) -> BoolArray:
     params = arrays.equals("offload", "params") & (zero_stage != 3)
     in_pipeline = ~arrays.equals("offload", "none") & (arrays.ints("pp") > 1)
     return optimizer | params | in_pipeline
+
+
+def _split_family_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
+    shape = setting.workload.shape
+    known = shape is not None and shape.family in _SPLIT_FAMILIES and not shape.tied_embeddings
+    return (arrays.ints("tp") > 1) & (not known)
+
+
+def _pipeline_model_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
+    shape = setting.workload.shape
+    staged = shape is not None and shape.family in _STAGED_FAMILIES and not shape.tied_embeddings
+    return (arrays.ints("pp") > 1) & (not staged)
 
 
 DEEPSPEED_RULES: tuple[Rule, ...] = (
@@ -37,6 +52,20 @@ DEEPSPEED_RULES: tuple[Rule, ...] = (
         _offload_breaks,
         "offload optimizer needs zero_stage 1 to 3 and offload params zero_stage 3, both pp 1",
         "deepspeed/runtime/zero/config.py; the pipeline engine keeps its states on the device",
+    ),
+    simple_rule(
+        "DS-61",
+        Backend.DEEPSPEED,
+        _pipeline_model_breaks,
+        f"pp must be 1 except for {', '.join(_STAGED_FAMILIES)} models with untied embeddings",
+        "ours: the pipeline module is a list of these models' layers",
+    ),
+    simple_rule(
+        "DS-63",
+        Backend.DEEPSPEED,
+        _split_family_breaks,
+        f"tp must be 1 except for {', '.join(_SPLIT_FAMILIES)} models with untied embeddings",
+        "ours: AutoTP was tried with these; it leaves a tied head's logits split by vocabulary",
     ),
     simple_rule(
         "DS-60",

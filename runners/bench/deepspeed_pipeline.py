@@ -16,6 +16,7 @@ from runners.bench.deepspeed_facts import engine_facts
 from runners.bench.deepspeed_recompute import core_recompute_of, recompute_in
 from runners.bench.hf_model import fill_parameters, model_on_meta, move_buffers, token_loss
 from runners.bench.launch_folder import LaunchFolder
+from runners.bench.pytorch_stage import refuse_short_window
 from tuner.plan import Recompute
 
 
@@ -63,6 +64,7 @@ def _fill(name: str, part: nn.Module, seed: int, device: torch.device) -> None:
 def _layer_specs(launch: LaunchFolder, device: torch.device) -> list[LayerSpec]:
     """Layers that only the stage which owns them fills with weights."""
     whole: Any = model_on_meta(launch)
+    refuse_short_window(whole.config, launch.training.seq_len)
     recompute_in(whole, launch.training.recompute)
     seed = launch.training.seed
     ends = {

@@ -48,11 +48,13 @@ def _make_thread_stacks_small() -> None:
 class CpuMemoryMeter:
     """Resident bytes above those at the start; RLIMIT_DATA makes too large a plan really fail.
 
-    RLIMIT_DATA counts what is allocated (VmData), the peak counts what was touched (VmHWM).
+    RLIMIT_DATA counts what is allocated (VmData), the peak counts what was touched (VmHWM). Pages
+    of libraries are touched late too; they are no data, so their growth is taken off.
     """
 
     def __init__(self, limit_bytes: int | None) -> None:
         self._baseline_bytes = _proc_status_bytes("VmRSS")
+        self._library_bytes = _proc_status_bytes("RssFile")
         Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to the present VmRSS
         if limit_bytes is not None:
             _make_thread_stacks_small()
@@ -60,8 +62,9 @@ class CpuMemoryMeter:
             resource.setrlimit(resource.RLIMIT_DATA, (ceiling, ceiling))
 
     def peak_bytes(self) -> int:
-        """Highest resident size since the start, less the resident size at the start."""
-        return max(0, _proc_status_bytes("VmHWM") - self._baseline_bytes)
+        """Highest resident size since the start, less that at the start and later library pages."""
+        libraries = max(0, _proc_status_bytes("RssFile") - self._library_bytes)
+        return max(0, _proc_status_bytes("VmHWM") - self._baseline_bytes - libraries)
 
     def details(self) -> dict[str, Any]:
         """The baseline that the peak is counted from."""

@@ -19,7 +19,7 @@ class DecoderStage(nn.Module):
 
     def __init__(self, whole: Any, *, index: int, num_stages: int, seq_len: int) -> None:
         super().__init__()
-        _refuse_short_window(whole.config, seq_len)
+        refuse_short_window(whole.config, seq_len)
         num_layers = len(whole.model.layers)
         self.first = index == 0
         self.last = index == num_stages - 1
@@ -57,7 +57,8 @@ def decoder_stage(launch: LaunchFolder, *, index: int, num_stages: int) -> Decod
     return DecoderStage(whole, index=index, num_stages=num_stages, seq_len=launch.training.seq_len)
 
 
-def _refuse_short_window(config: Any, seq_len: int) -> None:
+def refuse_short_window(config: Any, seq_len: int) -> None:
+    """Raises a ValueError where layers need a sliding-window mask, which a stage does not make."""
     in_use = getattr(config, "use_sliding_window", True)
     window = getattr(config, "sliding_window", None) if in_use else None
     if window is not None and window < seq_len:

@@ -93,4 +93,5 @@ class LiveView(StudyListener):
         left_s = elapsed_s / max(1, done) * (self._budget.trials - len(trials))
         if self._budget.time_s is not None:
             left_s = min(left_s, self._budget.time_s - elapsed_s)
-        return f"{best}; {counts}; about {time_text(max(0.0, left_s))} left"
+        left = f"; about {time_text(left_s)} left" if left_s > 0 else ""
+        return f"{best}; {counts}{left}"

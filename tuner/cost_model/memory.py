@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tuner.cluster import Cluster
-from tuner.plan import Offload, ParallelPlan, Precision, Recompute
+from tuner.plan import Backend, Offload, ParallelPlan, Precision, Recompute
 from tuner.workload import ModelShape, Workload
 
 OPTIMIZER_BYTES_PER_PARAM = 8
@@ -15,8 +15,9 @@ GRADIENT_BYTES_PER_PARAM = 4
 ACTIVATION_VALUES_PER_HIDDEN = 17
 """Values kept per token, layer and hidden unit without recomputation and without keeping the
 attention scores: 34 bytes in 16 bits, Korthikanti et al. 2022, equation 2 less its last term."""
-LOGIT_COPIES = 3
-"""Logits in the working precision, in fp32 for the loss, and their gradient."""
+LOGIT_COPIES = 4
+"""In fp32: the logits, their log-softmax, its gradient and theirs. In 16 bits the first and last
+take half, but an fp32 copy stands between: the same sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,9 @@ def _activation_bytes(
 
 def _logit_bytes(shape: ModelShape, workload: Workload, plan: ParallelPlan) -> float:
     tokens = plan.micro_batch * workload.seq_len / plan.cp
-    return tokens * shape.vocab * 4 * LOGIT_COPIES / plan.tp
+    # Only Megatron takes the loss of a split vocabulary; the others gather the logits first.
+    split = plan.tp if plan.backend is Backend.MEGATRON else 1
+    return tokens * shape.vocab * 4 * LOGIT_COPIES / split
 
 
 def _batch(workload: Workload) -> int:

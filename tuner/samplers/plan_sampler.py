@@ -124,7 +124,7 @@ class PlanSampler(optuna.samplers.BaseSampler):
         self, left: np.ndarray[Any, Any], tried: set[int], mean: FloatArray, fit: FloatArray
     ) -> int | None:
         """The likely plan that shows most options not yet seen with its backend."""
-        seen = self._features[sorted(tried)].any(axis=0) if tried else np.zeros(1, dtype=bool)
+        seen = self._features[sorted(tried)].any(axis=0)
         news = self._features[left] @ (~seen).astype(float)
         news[fit[left] < _MIN_FIT_TO_COVER] = 0.0
         most = news.max()
