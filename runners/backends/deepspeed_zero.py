@@ -83,6 +83,11 @@ def _combined(plan: ParallelPlan) -> tuple[tuple[bool, str], ...]:
             plan.dp_replicate > 1 and stage < 3,
             f"zero_stage 3 for dp_replicate {plan.dp_replicate}, got {stage}",
         ),
+        # DeepSpeed makes hpZ groups of neighbouring ranks: of tensor-parallel ones, too.
+        (
+            plan.dp_replicate > 1 and plan.tp > 1,
+            f"tp 1 for dp_replicate {plan.dp_replicate}, got {plan.tp}",
+        ),
         (
             offload is Offload.OPTIMIZER and stage == 0,
             "zero_stage 1, 2 or 3 to offload the optimizer, got 0",

@@ -150,6 +150,7 @@ def test_only_cpu_ranks_name_their_accelerator_and_take_adam_from_torch() -> Non
         ({"pp": 2, "zero_stage": 2}, "zero_stage 0 or 1 for pp 2, got 2"),
         ({"pp": 2, "tp": 2}, "tp or pp 1, got tp 2 and pp 2"),
         ({"zero_stage": 2, "dp_replicate": 2}, "zero_stage 3 for dp_replicate 2, got 2"),
+        ({"zero_stage": 3, "tp": 2, "dp_replicate": 2}, "tp 1 for dp_replicate 2, got 2"),
         ({"offload": "optimizer"}, "zero_stage 1, 2 or 3 to offload the optimizer"),
         ({"zero_stage": 2, "offload": "params"}, "zero_stage 3 to offload parameters, got 2"),
         ({"tp": 4}, r"divides num_key_value_heads \(2\), got 4"),

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.runners.bench_ranks import trained
+from tests.tiny_job import tiny_workload
 from tuner.launch import Measurement
 from tuner.plan import ParallelPlan
+from tuner.workload import HfModel, Workload
 
 pytestmark = pytest.mark.ranks
 
@@ -71,6 +77,26 @@ def test_a_layout_trains_like_one_rank(
     asked = _plan(**knobs).to_dict()
     for report in reports:
         assert {name: report["effective"][name] for name in asked} == asked
+
+
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_buckets_of_the_size_of_the_model_train_alike(
+    tmp_path: Path, reference: list[float], zero_stage: int
+) -> None:
+    plan, workload = _plan(zero_stage=zero_stage, micro_batch=2), _workload_of_its_own_size()
+    reports = trained(plan, tmp_path, num_ranks=2, workload=workload)
+    assert _losses(reports) == pytest.approx(reference, rel=1e-4)
+
+
+def _workload_of_its_own_size() -> Workload:
+    """Says how many parameters it has, which sizes the buckets; other tests have tiny ones."""
+    workload = tiny_workload()
+    assert isinstance(workload.model, HfModel)
+    config = AutoConfig.for_model(**json.loads(workload.model.config_text))
+    with torch.device("meta"):
+        num_params = AutoModelForCausalLM.from_config(config).num_parameters()
+    shape = replace(workload.model.shape, num_params=num_params)
+    return replace(workload, model=replace(workload.model, shape=shape))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
