@@ -54,6 +54,13 @@ DEEPSPEED_RULES: tuple[Rule, ...] = (
         "deepspeed/runtime/zero/config.py; the pipeline engine keeps its states on the device",
     ),
     simple_rule(
+        "DS-43",
+        Backend.DEEPSPEED,
+        lambda arrays, _: (arrays.ints("dp_replicate") > 1) & (arrays.ints("tp") > 1),
+        "dp_replicate and tp cannot both be above 1: hpZ groups are made of neighbouring ranks",
+        "deepspeed/utils/groups.py _create_zero_param_parallel_group; tried: the losses differ",
+    ),
+    simple_rule(
         "DS-61",
         Backend.DEEPSPEED,
         _pipeline_model_breaks,
