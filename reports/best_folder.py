@@ -7,12 +7,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from reports.launch_commands import ENVIRONMENT_FILE, deepspeed_command, torchrun_command
+from reports.launch_commands import deepspeed_command, torchrun_command
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import headroom_words, interval_words, plan_words, throughput_words
 from tuner.errors import UserError
-from tuner.launch import MEGATRON_FILE
+from tuner.launch import ENVIRONMENT_FILE, MEGATRON_FILE
 from tuner.outcome import Source
 from tuner.plan import Backend
 from tuner.study_folder import StudyFolder

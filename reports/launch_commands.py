@@ -7,9 +7,6 @@ from collections.abc import Mapping
 
 from tuner.launch import BENCH_MODULE
 
-ENVIRONMENT_FILE = "env.json"
-"""Beside the launch files: the variables that the trial's ranks ran with, name to value."""
-
 
 def torchrun_command(
     launch: str, *, num_nodes: int, gpus_per_node: int, env: Mapping[str, str]

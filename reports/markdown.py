@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from reports.launch_commands import ENVIRONMENT_FILE, torchrun_command
+from reports.launch_commands import torchrun_command
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import (
@@ -22,6 +22,7 @@ from reports.wording import (
     throughput_words,
     tie_words,
 )
+from tuner.launch import ENVIRONMENT_FILE
 from tuner.outcome import Failed, Measured, OutOfMemory, Source, TimedOut
 from tuner.plan import Backend
 from tuner.trial import Trial

@@ -13,7 +13,7 @@ from runners.rank_processes import NodeRanks, free_port
 from runners.supervisor import Supervisor
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
-from tuner.launch import LaunchSpec, Measurement
+from tuner.launch import ENVIRONMENT_FILE, LaunchSpec, Measurement
 from tuner.outcome import Failed, Outcome, Phase
 from tuner.plan import ParallelPlan
 from tuner.runner import PhaseListener
@@ -21,8 +21,6 @@ from tuner.study_folder import launch_folder, write_launch_files
 from tuner.workload import Workload
 
 LOOPBACK = "127.0.0.1"
-ENVIRONMENT_FILE = "env.json"
-"""Beside the launch files: the variables that the ranks had on top of the machine's own."""
 MAX_ATTEMPTS = 2
 """Where the machine, not the plan, is to blame, a trial is run once more."""
 

@@ -14,6 +14,8 @@ MODEL_FILE = "config.json"
 PYTORCH_FILE = "pytorch.toml"
 DEEPSPEED_FILE = "ds_config.json"
 MEGATRON_FILE = "megatron.args"
+ENVIRONMENT_FILE = "env.json"
+"""Beside the launch files: the variables that the ranks had on top of the machine's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

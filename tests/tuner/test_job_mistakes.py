@@ -142,4 +142,4 @@ def test_several_mistakes_are_all_named(folder: Path, capsys: pytest.CaptureFixt
     said = complaint(folder, yaml.safe_dump(job(workload__seq_len=0, cluster__gpus=4)), capsys)
     assert "workload.seq_len" in said
     assert "cluster.gpus" in said
-    assert "gpus_per_node" in said
+    assert "did you mean gpu?" in said

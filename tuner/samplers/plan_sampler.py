@@ -23,7 +23,7 @@ _MEMORY_STD = 0.1
 """Of the log of a peak: what the knobs do not explain, allocator rounding above all."""
 _OOM_EXCESS_LOG = 0.2
 """Log of how far above the limit a plan is taken to be that ran out of memory."""
-_MIN_FIT_TO_COVER = 0.2
+_MIN_FIT_TO_COVER = 0.4
 """A plan less likely to fit than this is not tried merely to see an option."""
 
 
