@@ -11,21 +11,21 @@ cd "$(dirname "$0")/.."
 readonly FOLDER=${1:-wheels}
 readonly MAX_MIB=60
 readonly PYTHON=${PYTHON:-python3}
-# What `--runner local` and the ranks import, and the GPU tests; closed under what these import.
+# What `--runner local`, the ranks and the GPU tests import, and what these import in turn. Left out:
+# what only downloads (hf-xet), what only a database needs (SQLAlchemy, alembic), charts (plotly).
 readonly PACKAGES=(
-  alembic annotated-doc annotated-types anyio certifi click colorlog deepspeed einops filelock fsspec
-  h11 hf-xet hjson httpcore2 httpx2 huggingface_hub idna iniconfig Jinja2 Mako markdown-it-py
-  MarkupSafe mdurl megatron-core msgpack networkx numpy nvidia-ml-py optuna packaging pluggy psutil
-  py-cpuinfo pydantic pydantic_core Pygments pytest pytest-timeout PyYAML regex rich safetensors
-  setuptools shellingham SQLAlchemy tokenizers tqdm transformers truststore typing-inspection
-  typing_extensions
+  annotated-doc annotated-types anyio certifi click colorlog deepspeed einops filelock fsspec h11
+  hjson httpcore2 httpx2 huggingface_hub idna iniconfig markdown-it-py mdurl megatron-core msgpack
+  numpy nvidia-ml-py optuna packaging pluggy psutil py-cpuinfo pydantic pydantic_core Pygments
+  pytest pytest-timeout PyYAML regex rich safetensors setuptools shellingham tokenizers tqdm
+  transformers truststore typing-inspection typing_extensions
 )
 # The manylinux tags that these projects publish; pip matches them exactly.
 readonly PLATFORMS=(manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64
   manylinux2014_x86_64 manylinux_2_12_x86_64 manylinux2010_x86_64 manylinux1_x86_64)
 
-rm -rf "$FOLDER"
 mkdir -p "$FOLDER"
+rm -f "$FOLDER"/*.whl # pip refuses two versions of one package
 
 # DeepSpeed is published as source only; without its compiled operators it is the same wheel for
 # every Python and machine.

@@ -39,6 +39,10 @@ tune() {
     --time "${seconds}s" "$@"
 }
 
+compgen -G "$WHEELS/*.whl" >/dev/null || {
+  echo "gpu_check: $WHEELS must hold wheels, and holds none; run benchmarks/gather_wheels.sh" >&2
+  exit 2
+}
 say "installing the wheels of $WHEELS into $WORK"
 install_all
 "$PYTHON" - <<'END'
