@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 import optuna
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
@@ -225,7 +225,7 @@ def _frozen(
 ) -> optuna.trial.FrozenTrial:
     """A trial of the folder that the storage does not know, as Optuna keeps it."""
     values = trial.plan.to_dict()
-    distributions = {
+    distributions: dict[str, BaseDistribution] = {
         name: CategoricalDistribution(tuple(dict.fromkeys([*options, values[name]])))
         for name, options in knobs
     }

@@ -76,11 +76,13 @@ def trained(
         for process in ranks:
             process.kill()
             process.join()
-    reports = []
+    reports: list[dict[str, Any]] = []
     for rank in range(num_ranks):
         path = folder / f"rank-{rank}.json"
         log = (folder / f"rank-{rank}.log").read_text()[-6000:]
-        report = json.loads(path.read_text()) if path.exists() else {"status": "never started"}
+        report: dict[str, Any] = {"status": "never started"}
+        if path.exists():
+            report = json.loads(path.read_text())
         assert report["status"] == "ok", f"rank {rank} of {plan.label()}: {report}\n{log}"
         reports.append(report["result"])
     return reports

@@ -11,7 +11,7 @@ from search_spaces.enumeration import search_space
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.launch import LaunchSpec
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase
-from tuner.plan import Backend, ParallelPlan
+from tuner.plan import Backend, ParallelPlan, PlanValue
 from tuner.runner import PhaseListener
 from tuner.samplers.plan_sampler import PlanPrior
 from tuner.samplers.registry import SAMPLERS, sampler_named
@@ -153,7 +153,12 @@ def test_an_interruption_keeps_what_was_tried_and_the_trial_is_tried_again(tmp_p
 
 
 def test_a_space_that_is_used_up_ends_the_study_and_says_so(tmp_path: Path) -> None:
-    asked = {"backend": ("pytorch",), "precision": ("fp32",), "tp": (1,), "pp": (1,)}
+    asked: dict[str, tuple[PlanValue, ...]] = {
+        "backend": ("pytorch",),
+        "precision": ("fp32",),
+        "tp": (1,),
+        "pp": (1,),
+    }
     small = search_space(
         tiny_workload(), cpu_cluster(4), {**asked, "recompute": ("none",), "micro_batch": (1,)}
     )

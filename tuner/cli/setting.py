@@ -59,7 +59,7 @@ def default_plans(space: SearchSpace) -> dict[Backend, ParallelPlan]:
     In the job's first precision; a framework whose default is not legal here is left out.
     """
     legal = set(space.plans)
-    precision = Precision(dict(space.knobs)["precision"][0])
+    precision = Precision(str(dict(space.knobs)["precision"][0]))
     defaults = {backend: ParallelPlan(backend=backend, precision=precision) for backend in Backend}
     return {backend: plan for backend, plan in defaults.items() if plan in legal}
 

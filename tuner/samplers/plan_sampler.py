@@ -105,7 +105,7 @@ class PlanSampler(optuna.samplers.BaseSampler):
         return set(self._prior.plans) <= set(tried)
 
     def _chosen(self, told: Sequence[FrozenTrial]) -> int | None:
-        tried = {i for t in told if (i := self._index.get(_plan(t))) is not None}
+        tried = {i for t in told if (i := self._index_of(t)) is not None}
         left = np.array([i for i in range(len(self._prior.plans)) if i not in tried], dtype=int)
         if left.size == 0:
             return None
@@ -119,6 +119,11 @@ class PlanSampler(optuna.samplers.BaseSampler):
         if covering is not None:
             return covering
         return self._improving(left, mean, std, fit, best)
+
+    def _index_of(self, trial: FrozenTrial) -> int | None:
+        """Which legal plan a stored trial is of; None for one of other knobs."""
+        plan = _plan(trial)
+        return None if plan is None else self._index.get(plan)
 
     def _covering(
         self, left: np.ndarray[Any, Any], tried: set[int], mean: FloatArray, fit: FloatArray
@@ -157,7 +162,7 @@ class PlanSampler(optuna.samplers.BaseSampler):
         measured = [
             (i, log(t.value))
             for t in told
-            if t.value is not None and (i := self._index.get(_plan(t))) is not None
+            if t.value is not None and (i := self._index_of(t)) is not None
         ]
         prior_log = np.log(np.asarray(self._prior.step_time_s))
         posterior = LinearPosterior(self._features, prior_log)
@@ -171,13 +176,12 @@ class PlanSampler(optuna.samplers.BaseSampler):
         peaks = {
             index: log(trial.user_attrs[MEMORY_ATTR])
             for trial in told
-            if MEMORY_ATTR in trial.user_attrs
-            and (index := self._index.get(_plan(trial))) is not None
+            if MEMORY_ATTR in trial.user_attrs and (index := self._index_of(trial)) is not None
         }
         posterior = LinearPosterior(self._features, self._log_memory)
         mean, _ = posterior.mean_and_std(list(peaks), np.array(list(peaks.values())))
         for trial in told:
-            index = self._index.get(_plan(trial))
+            index = self._index_of(trial)
             if index is not None and trial.user_attrs.get(OOM_ATTR):
                 # It needed more than the limit, how much is not known: at least a little.
                 peaks[index] = max(float(mean[index]), limit + _OOM_EXCESS_LOG)
