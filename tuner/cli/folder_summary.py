@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from reports.summary import Summary, summarize
-
 from tuner.plan import Backend, ParallelPlan
 from tuner.study_folder import StudyFolder
 

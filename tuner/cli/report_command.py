@@ -6,11 +6,11 @@ import argparse
 import json
 from pathlib import Path
 
+from rich.console import Console
+
 from reports.json_summary import study_document
 from reports.terminal import answer_panel, trials_table
 from reports.write import write_reports
-from rich.console import Console
-
 from tuner.cli.folder_summary import folder_summary
 from tuner.study_folder import StudyFolder
 

@@ -9,14 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from reports.json_summary import study_document
 from reports.summary import Summary
 from reports.terminal import answer_panel, trials_table
 from reports.write import write_reports
-from rich.console import Console
-from runners.environment import environment_facts
-
 from runners.backends.launch import launch_for
+from runners.environment import environment_facts
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import plan_prior
