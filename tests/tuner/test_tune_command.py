@@ -168,12 +168,23 @@ def test_a_real_study_on_ray_over_all_three_frameworks(
     assert document["best"]["source"] == "measured"
 
 
+def _heed_ctrl_c() -> None:
+    """A shell's background job ignores SIGINT, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.ranks
 def test_ctrl_c_ends_in_order_and_the_same_command_goes_on(job: Path) -> None:
     study = job.parent / "study"
     command = [sys.executable, "-m", "tuner", "tune", str(job), "--study", str(study)]
     command += ["--runner", "local", "--trials", "1"]
-    driver = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    driver = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=_heed_ctrl_c,
+    )
     assert driver.stderr is not None
     assert "trial 1/1" in driver.stderr.readline()
     process = psutil.Process(driver.pid)
