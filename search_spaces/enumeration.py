@@ -1,56 +1,78 @@
-"""All legal plans of a job: the product of the options, less what the rules remove."""
+"""All legal plans of a job: knob by knob, each rule applied as soon as its knobs are chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from search_spaces.options import knob_options
-from search_spaces.plan_arrays import PlanArrays
-from search_spaces.rule import Setting, backend_mask
+from search_spaces.rule import Rule, Setting, backend_mask
 from search_spaces.rule_table import RULES
-from tuner.cluster import Cluster
-from tuner.plan import ParallelPlan, PlanValue
+from tuner.plan import KNOB_NAMES, ParallelPlan, PlanValue
+from tuner.plan_arrays import PlanArrays
 from tuner.search_space import Removal, SearchSpace
-from tuner.workload import Workload
+
+_ORDER = (
+    "backend",
+    "precision",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "micro_batch",
+    "vpp",
+    "zero_stage",
+    "dp_replicate",
+    "sequence_parallel",
+    "offload",
+    "recompute",
+)
+"""The knobs that most rules look at come first, so that few plans are ever kept at once."""
+assert set(_ORDER) == set(KNOB_NAMES)
 
 
-def search_space(
-    workload: Workload, cluster: Cluster, asked: Mapping[str, tuple[PlanValue, ...]]
-) -> SearchSpace:
+def search_space(setting: Setting, asked: Mapping[str, tuple[PlanValue, ...]]) -> SearchSpace:
     """The legal plans of a workload on a cluster.
 
+    A removed partial plan counts for all the combinations that it would have led to, so the
+    waterfall and the legal plans add up to all combinations.
+
     Args:
-        workload: what is trained.
-        cluster: on what.
+        setting: what is trained, on what, with which versions.
         asked: options per knob as the user gave them; a missing knob is automatic.
     """
-    options = knob_options(workload, cluster, asked)
-    arrays = PlanArrays.product(options)
-    num_combinations = len(arrays)
-    setting = Setting(workload=workload, cluster=cluster)
+    options = knob_options(setting, asked)
+    rules = [rule for rule in RULES if rule.binds(setting.stack)]
+    arrays = PlanArrays(columns={})
     waterfall = []
-    for rule in RULES:
-        broken = backend_mask(arrays, rule.backends) & rule.breaks(arrays, setting)
-        removed = int(broken.sum())
-        if removed:
-            waterfall.append(Removal(rule=rule.id, removed=removed, sentence=rule.summary))
-            arrays = arrays.kept(~broken)
+    for position, name in enumerate(_ORDER):
+        arrays = arrays.crossed(name, options[name])
+        left_open = prod(len(options[later]) for later in _ORDER[position + 1 :])
+        for rule in (rule for rule in rules if _last_knob(rule) == name):
+            broken = backend_mask(arrays, rule.backends) & rule.breaks(arrays, setting)
+            removed = int(broken.sum()) * left_open
+            if removed:
+                waterfall.append(Removal(rule=rule.id, removed=removed, sentence=rule.summary))
+                arrays = arrays.kept(~broken)
     return SearchSpace(
         knobs=tuple(options.items()),
-        plans=arrays.plans(),
+        plans=arrays,
         waterfall=tuple(waterfall),
-        num_combinations=num_combinations,
+        num_combinations=prod(len(values) for values in options.values()),
     )
 
 
-def rejections(
-    plan: ParallelPlan, workload: Workload, cluster: Cluster
-) -> tuple[tuple[str, str], ...]:
+def _last_knob(rule: Rule) -> str:
+    return max(("backend", *rule.knobs), key=_ORDER.index)
+
+
+def rejections(plan: ParallelPlan, setting: Setting) -> tuple[tuple[str, str], ...]:
     """Every rule that a plan breaks, as (rule id, sentence with the numbers); empty if legal."""
-    setting = Setting(workload=workload, cluster=cluster)
-    arrays = PlanArrays.of_plan(plan)
+    arrays = PlanArrays.of_plans([plan])
     return tuple(
         (rule.id, rule.says(plan, setting))
         for rule in RULES
-        if plan.backend in rule.backends and rule.breaks(arrays, setting)[0]
+        if plan.backend in rule.backends
+        and rule.binds(setting.stack)
+        and rule.breaks(arrays, setting)[0]
     )

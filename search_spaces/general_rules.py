@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from search_spaces.plan_arrays import BoolArray, PlanArrays
 from search_spaces.rule import ALL, Rule, Setting
 from tuner.cluster import Device
+from tuner.model_shape import ModelShape
 from tuner.plan import Backend, ParallelPlan
-from tuner.workload import ModelShape
+from tuner.plan_arrays import BoolArray, PlanArrays
 
 
 def _divisors_text(number: int) -> str:
@@ -117,6 +117,7 @@ def _shape_rule(
     return Rule(
         id=rule_id,
         backends=backends,
+        knobs=(degree,),
         breaks=breaks,
         says=says,
         summary=f"{degree} must divide {name}",
@@ -167,6 +168,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
     Rule(
         id="G-02",
         backends=ALL,
+        knobs=("tp", "pp", "cp"),
         breaks=_degrees_break,
         says=_degrees_say,
         summary="tp * pp * cp must divide the GPUs",
@@ -175,6 +177,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
     Rule(
         id="G-03",
         backends=ALL,
+        knobs=("tp",),
         breaks=_tp_node_breaks,
         says=_tp_node_says,
         summary="tp must divide the GPUs of a node",
@@ -183,6 +186,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
     Rule(
         id="G-01",
         backends=ALL,
+        knobs=("tp", "pp", "cp", "micro_batch"),
         breaks=_batch_breaks,
         says=_batch_says,
         summary="micro_batch * data-parallel degree must divide the global batch",
@@ -191,6 +195,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
     Rule(
         id="G-05",
         backends=ALL,
+        knobs=("precision",),
         breaks=_precision_breaks,
         says=_precision_says,
         summary="precision must be one that the GPU computes in",
@@ -199,6 +204,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
     Rule(
         id="G-08",
         backends=ALL,
+        knobs=("zero_stage", "tp", "pp", "cp"),
         breaks=_zero_alone_breaks,
         says=lambda plan, setting: (
             f"zero_stage > 0 shards over data-parallel ranks and needs at least 2, got 1 "
@@ -211,6 +217,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
     Rule(
         id="G-09",
         backends=ALL,
+        knobs=("dp_replicate", "zero_stage", "tp", "pp", "cp"),
         breaks=_replicas_break,
         says=_replicas_say,
         summary="dp_replicate > 1 needs sharded states and must divide the data-parallel ranks",
@@ -219,6 +226,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
     Rule(
         id="G-10",
         backends=ALL,
+        knobs=("vpp", "pp"),
         breaks=lambda arrays, _: (arrays.ints("vpp") > 1) & (arrays.ints("pp") == 1),
         says=lambda plan, _: (
             f"vpp > 1 interleaves pipeline stages and needs pp > 1, got vpp {plan.vpp} with "
@@ -230,6 +238,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
     Rule(
         id="G-11",
         backends=ALL,
+        knobs=("sequence_parallel", "tp"),
         breaks=_sequence_parallel_breaks,
         says=lambda plan, setting: (
             "sequence_parallel needs tp > 1 and tp must divide the sequence "
@@ -241,6 +250,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
     Rule(
         id="G-12",
         backends=ALL,
+        knobs=("offload",),
         breaks=_offload_breaks,
         says=lambda plan, _: (
             f"offload must be none where ranks compute on the CPU, got {plan.offload}: host "
@@ -252,6 +262,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
     Rule(
         id="G-13",
         backends=ALL,
+        knobs=("tp", "pp", "recompute"),
         breaks=_own_module_breaks,
         says=lambda plan, setting: (
             f"a user's own module ({setting.workload.model.name}) must have tp 1, pp 1, "
@@ -273,6 +284,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
     Rule(
         id="S-04",
         backends=ALL,
+        knobs=("pp", "vpp"),
         breaks=_layers_break,
         says=_layers_say,
         summary="pp * vpp must divide the layers",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from search_spaces.pinned import simple_rule
-from search_spaces.plan_arrays import BoolArray, PlanArrays
 from search_spaces.rule import Rule, Setting
 from tuner.plan import Backend
+from tuner.plan_arrays import BoolArray, PlanArrays
 
 
 def _interleaved_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
@@ -24,6 +24,7 @@ MEGATRON_RULES: tuple[Rule, ...] = (
     simple_rule(
         "MC-90",
         Backend.MEGATRON,
+        ("zero_stage",),
         lambda arrays, _: arrays.ints("zero_stage") > 1,
         "zero_stage must be 0 or 1 with Megatron-Core",
         "ours: Megatron-FSDP is not carried out yet",
@@ -31,6 +32,7 @@ MEGATRON_RULES: tuple[Rule, ...] = (
     simple_rule(
         "MC-18",
         Backend.MEGATRON,
+        ("cp", "ep", "precision", "offload"),
         lambda arrays, _: (
             (arrays.ints("cp") > 1)
             | (arrays.ints("ep") > 1)
@@ -43,6 +45,7 @@ MEGATRON_RULES: tuple[Rule, ...] = (
     simple_rule(
         "MC-12",
         Backend.MEGATRON,
+        ("tp",),
         _groups_break,
         "tp must divide the key-value heads or be a multiple of them",
         "megatron/core/transformer/transformer_config.py (0.16)",
@@ -50,6 +53,7 @@ MEGATRON_RULES: tuple[Rule, ...] = (
     simple_rule(
         "MC-21",
         Backend.MEGATRON,
+        ("vpp", "pp", "tp", "cp", "micro_batch"),
         _interleaved_breaks,
         "the micro-batches of a step must be a multiple of pp with vpp > 1",
         "megatron/core/pipeline_parallel/schedules.py",

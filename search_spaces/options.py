@@ -4,37 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from search_spaces.rule import Setting
 from tuner.cluster import Cluster, Device
 from tuner.plan import KNOB_NAMES, Backend, Offload, PlanValue, Precision, Recompute
-from tuner.workload import Workload
 
 _MAX_MICRO_BATCH = 64
 """Past this no accelerator gains from a larger matrix, and memory has long been full."""
+_MAX_CP = 64
+"""Llama 3 was trained at 128k tokens with 16; past 64 a rank's share is too short to overlap."""
 
 
 def knob_options(
-    workload: Workload, cluster: Cluster, asked: Mapping[str, tuple[PlanValue, ...]]
+    setting: Setting, asked: Mapping[str, tuple[PlanValue, ...]]
 ) -> dict[str, tuple[PlanValue, ...]]:
     """Options per knob, in the order of the knobs: what was asked, else what may be worth trying.
 
     Options never depend on another knob; what does not go together is a rule.
     """
-    automatic = _automatic(workload, cluster)
+    automatic = _automatic(setting)
     return {name: tuple(dict.fromkeys(asked.get(name, automatic[name]))) for name in KNOB_NAMES}
 
 
-def _automatic(workload: Workload, cluster: Cluster) -> dict[str, tuple[PlanValue, ...]]:
+def _automatic(setting: Setting) -> dict[str, tuple[PlanValue, ...]]:
+    workload, cluster = setting.workload, setting.cluster
+    shape = workload.shape
+    layers = shape.num_layers if shape else 1
+    experts = shape.experts.num_experts if shape and shape.experts else 1
     cuda = cluster.gpu.device is Device.CUDA
     return {
         "backend": tuple(str(backend) for backend in Backend),
         "zero_stage": (0, 1, 2, 3),
-        "dp_replicate": (1, cluster.num_nodes),
+        "dp_replicate": _divisors(cluster.num_nodes),
         "micro_batch": _powers_of_two(min(workload.global_batch_sequences, _MAX_MICRO_BATCH)),
-        "tp": _divisors(cluster.gpus_per_node),
-        "pp": _divisors(cluster.num_gpus),
-        "vpp": (1, 2, 4),
-        "cp": (1,),
-        "ep": (1,),
+        "tp": _divisors(cluster.gpus_per_nvlink_domain),
+        "pp": _divisors(cluster.num_gpus, most=layers),
+        "vpp": _divisors(layers),
+        "cp": _divisors(cluster.num_gpus, most=_MAX_CP if cuda else 1),
+        "ep": _divisors(experts),
         "sequence_parallel": (False, True),
         "precision": _precisions(cluster),
         "recompute": tuple(str(recompute) for recompute in Recompute),
@@ -46,11 +52,12 @@ def _precisions(cluster: Cluster) -> tuple[PlanValue, ...]:
     rates = cluster.gpu.flops_per_s
     if cluster.gpu.device is Device.CPU:
         return (str(Precision.FP32), str(Precision.BF16))
-    return (str(Precision.BF16 if "bf16" in rates else Precision.FP16),)
+    sixteen_bits = str(Precision.BF16 if "bf16" in rates else Precision.FP16)
+    return (sixteen_bits, str(Precision.FP8)) if "fp8" in rates else (sixteen_bits,)
 
 
-def _divisors(number: int) -> tuple[PlanValue, ...]:
-    return tuple(n for n in range(1, number + 1) if number % n == 0)
+def _divisors(number: int, most: int | None = None) -> tuple[PlanValue, ...]:
+    return tuple(n for n in range(1, min(number, most or number) + 1) if number % n == 0)
 
 
 def _powers_of_two(largest: int) -> tuple[PlanValue, ...]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from search_spaces.plan_arrays import BoolArray, PlanArrays
 from search_spaces.rule import Rule, Setting
 from tuner.plan import Backend, ParallelPlan
+from tuner.plan_arrays import BoolArray, PlanArrays
 
 
-def simple_rule(
+def simple_rule(  # one argument a column of the table
     rule_id: str,
     backend: Backend,
+    knobs: tuple[str, ...],
     breaks: Callable[[PlanArrays, Setting], BoolArray],
     must: str,
     source: str,
@@ -22,5 +23,11 @@ def simple_rule(
         return f"{must}; got {plan.label()}"
 
     return Rule(
-        id=rule_id, backends=(backend,), breaks=breaks, says=says, summary=must, source=source
+        id=rule_id,
+        backends=(backend,),
+        knobs=knobs,
+        breaks=breaks,
+        says=says,
+        summary=must,
+        source=source,
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from search_spaces.pinned import simple_rule
-from search_spaces.plan_arrays import BoolArray, PlanArrays
 from search_spaces.rule import Rule, Setting
 from tuner.plan import Backend
+from tuner.plan_arrays import BoolArray, PlanArrays
 
 _TP_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -37,6 +37,7 @@ PYTORCH_RULES: tuple[Rule, ...] = (
     simple_rule(
         "PT-10",
         Backend.PYTORCH,
+        ("cp", "ep"),
         lambda arrays, _: (arrays.ints("cp") > 1) | (arrays.ints("ep") > 1),
         "context and expert parallelism are not carried out by the pytorch backend yet: cp and "
         "ep must be 1",
@@ -45,6 +46,7 @@ PYTORCH_RULES: tuple[Rule, ...] = (
     simple_rule(
         "PT-11",
         Backend.PYTORCH,
+        ("precision",),
         lambda arrays, _: arrays.equals("precision", "fp8"),
         "precision must be fp32, fp16 or bf16 with the pytorch backend",
         "ours: fp8 needs torchao",
@@ -52,6 +54,7 @@ PYTORCH_RULES: tuple[Rule, ...] = (
     simple_rule(
         "PT-12",
         Backend.PYTORCH,
+        ("tp", "pp"),
         _tp_family_breaks,
         f"tp and pp must be 1 except for {', '.join(_TP_FAMILIES)} models",
         "ours: only these have separate query, key and value matrices and a known layer list",
@@ -59,6 +62,7 @@ PYTORCH_RULES: tuple[Rule, ...] = (
     simple_rule(
         "PT-13",
         Backend.PYTORCH,
+        ("pp",),
         _tied_breaks,
         "pp must be 1 for a model with tied embeddings, which the first and last stage would share",
         "torch.distributed.pipelining does not reduce shared parameters",
@@ -66,6 +70,7 @@ PYTORCH_RULES: tuple[Rule, ...] = (
     simple_rule(
         "PT-14",
         Backend.PYTORCH,
+        ("offload", "zero_stage"),
         lambda arrays, _: (
             arrays.equals("offload", "optimizer")
             | (arrays.equals("offload", "params") & (arrays.ints("zero_stage") < 2))
@@ -77,6 +82,7 @@ PYTORCH_RULES: tuple[Rule, ...] = (
     simple_rule(
         "PT-15",
         Backend.PYTORCH,
+        ("zero_stage", "tp", "pp"),
         lambda arrays, _: (
             (arrays.ints("zero_stage") == 1) & ((arrays.ints("tp") > 1) | (arrays.ints("pp") > 1))
         ),
@@ -86,6 +92,7 @@ PYTORCH_RULES: tuple[Rule, ...] = (
     simple_rule(
         "PT-01",
         Backend.PYTORCH,
+        ("pp", "vpp", "tp", "cp", "micro_batch"),
         _schedule_breaks,
         "the micro-batches of a step must be at least pp, and with vpp > 1 go round evenly",
         "torch/distributed/pipelining/schedules.py (Schedule1F1B, ScheduleInterleaved1F1B)",

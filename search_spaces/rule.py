@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from search_spaces.plan_arrays import BoolArray, IntArray, PlanArrays
 from tuner.cluster import Cluster
 from tuner.plan import Backend, ParallelPlan
+from tuner.plan_arrays import BoolArray, IntArray, PlanArrays
+from tuner.stack import Stack
 from tuner.workload import Workload
 
 
@@ -19,6 +20,8 @@ class Setting:
 
     workload: Workload
     cluster: Cluster
+    stack: Stack
+    """The versions that the plans are made for."""
 
     def data_parallel(self, arrays: PlanArrays) -> IntArray:
         """Data-parallel degree, shape (n,); floored where the degrees do not divide the GPUs."""
@@ -37,6 +40,8 @@ class Rule:
 
     id: str
     backends: tuple[Backend, ...]
+    knobs: tuple[str, ...]
+    """Knobs that ``breaks`` looks at: it is asked as soon as these are chosen."""
     breaks: Callable[[PlanArrays, Setting], BoolArray]
     """True where a plan breaks the rule, shape (n,)."""
     says: Callable[[ParallelPlan, Setting], str]
@@ -45,6 +50,12 @@ class Rule:
     """What must hold, for all plans."""
     source: str
     """Where the rule was found: file of the framework, or why it is ours."""
+    versions: tuple[str, str] | None = None
+    """Distribution and PEP 440 specifier that the rule binds; None = whatever the version."""
+
+    def binds(self, stack: Stack) -> bool:
+        """Whether the rule holds for these versions."""
+        return self.versions is None or stack.has(*self.versions)
 
 
 ALL = (Backend.PYTORCH, Backend.DEEPSPEED, Backend.MEGATRON)

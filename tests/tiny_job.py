@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from search_spaces.rule import Setting
 from tuner.cluster import Cluster, Device, Gpu
-from tuner.workload import HfModel, ModelShape, Workload
+from tuner.model_shape import ModelShape, ParamCounts
+from tuner.stack import Stack
+from tuner.workload import HfModel, Workload
 
 LLAMA_CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -41,7 +44,7 @@ def tiny_workload(**changes: Any) -> Workload:
         max_positions=config["max_position_embeddings"],
         gated_mlp=True,
         tied_embeddings=config["tie_word_embeddings"],
-        num_params=1,
+        params=ParamCounts(embedding=0, head=0, layers=(), other=1),
     )
     model = HfModel(name="tiny", config_text=json.dumps(config), shape=shape)
     return Workload(model=model, seq_len=32, global_batch_sequences=8, learning_rate=1e-3)
@@ -58,3 +61,12 @@ def cpu_cluster(num_ranks: int) -> Cluster:
         link_bytes_per_s=1e10,
     )
     return Cluster(gpu=gpu, gpus_per_node=num_ranks)
+
+
+CPU_STACK = Stack(versions={"torch": "2.13.0", "deepspeed": "0.19.8", "megatron-core": "0.16.1"})
+"""What the tests run with: no Transformer Engine, no APEX."""
+
+
+def setting(workload: Workload, cluster: Cluster, stack: Stack = CPU_STACK) -> Setting:
+    """What plans are judged against."""
+    return Setting(workload=workload, cluster=cluster, stack=stack)

@@ -25,7 +25,13 @@ class Gpu:
     """Dense peak rate per precision (``bf16``, ...); a missing precision is not supported."""
     memory_bytes_per_s: float
     link_bytes_per_s: float
-    """To another GPU of the same node, one direction."""
+    """To another GPU of the same NVLink domain, one direction."""
+    pcie_bytes_per_s: float = 25e9
+    """To the host's memory, one direction, as copies reach it: 32 GB/s of PCIe gen 4 x16."""
+    compute_capability: tuple[int, int] = (0, 0)
+    """CUDA's, (9, 0) for Hopper; (0, 0) where there is none."""
+    source: str = ""
+    """The datasheet that the numbers come from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +43,11 @@ class Cluster:
     gpus_per_node: int = 1
     network_bytes_per_s: float = 50e9
     """From one GPU to another node, one direction: 400 Gb/s InfiniBand unless given."""
+    nodes_per_nvlink_domain: int = 1
+    """Nodes whose GPUs reach each other over NVLink; 18 in a GB200 NVL72."""
 
     def __post_init__(self) -> None:
-        for name in ("num_nodes", "gpus_per_node"):
+        for name in ("num_nodes", "gpus_per_node", "nodes_per_nvlink_domain"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
@@ -47,3 +55,8 @@ class Cluster:
     def num_gpus(self) -> int:
         """GPUs of all nodes; one rank each."""
         return self.num_nodes * self.gpus_per_node
+
+    @property
+    def gpus_per_nvlink_domain(self) -> int:
+        """GPUs that reach each other at ``link_bytes_per_s``."""
+        return self.gpus_per_node * min(self.nodes_per_nvlink_domain, self.num_nodes)

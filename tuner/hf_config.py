@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import UserError
-from tuner.workload import HfModel, ModelShape
+from tuner.model_shape import ModelShape, ParamCounts
+from tuner.workload import HfModel
 
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 """Causal language models whose parameters are counted here, exactly."""
@@ -64,7 +65,7 @@ def model_shape(values: Mapping[str, Any]) -> ModelShape:
             )
         head_dim = hidden // heads
     ffn = 4 * hidden if family == "gpt2" and not config.n_inner else _ffn(config, str(family))
-    sizes: dict[str, int] = {
+    sizes: dict[str, Any] = {
         "num_layers": config.num_hidden_layers,
         "hidden": hidden,
         "num_heads": heads,
@@ -78,7 +79,7 @@ def model_shape(values: Mapping[str, Any]) -> ModelShape:
         family=str(family),
         gated_mlp=family != "gpt2",
         tied_embeddings=bool(config.tie_word_embeddings),
-        num_params=_num_params(config, str(family), sizes),
+        params=_param_counts(config, str(family), sizes),
         **sizes,
     )
 
@@ -97,7 +98,7 @@ def _transformers_config(values: Mapping[str, Any]) -> Any:
         raise ValueError(f"transformers refuses it: {said}") from error
 
 
-def _num_params(config: Any, family: str, sizes: Mapping[str, int]) -> int:
+def _param_counts(config: Any, family: str, sizes: Mapping[str, int]) -> ParamCounts:
     """Weights and biases, as transformers builds the model; tied weights are counted once."""
     hidden, ffn, vocab = sizes["hidden"], sizes["ffn"], sizes["vocab"]
     q = sizes["num_heads"] * sizes["head_dim"]
@@ -111,8 +112,12 @@ def _num_params(config: Any, family: str, sizes: Mapping[str, int]) -> int:
         layer += _num_optional_params(config, family, sizes)
         embedding = vocab * hidden
         final_norm = hidden
-    head = 0 if config.tie_word_embeddings else vocab * hidden
-    return int(sizes["num_layers"] * layer + embedding + final_norm + head)
+    return ParamCounts(
+        embedding=embedding,
+        head=0 if config.tie_word_embeddings else vocab * hidden,
+        layers=(layer,) * sizes["num_layers"],
+        other=final_norm,
+    )
 
 
 def _num_optional_params(config: Any, family: str, sizes: Mapping[str, int]) -> int:

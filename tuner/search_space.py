@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuner.plan import ParallelPlan, PlanValue
+from tuner.plan import PlanValue
+from tuner.plan_arrays import PlanArrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class SearchSpace:
     """The knobs with their options, the legal plans, and the waterfall that led to them."""
 
     knobs: tuple[tuple[str, tuple[PlanValue, ...]], ...]
-    plans: tuple[ParallelPlan, ...]
+    plans: PlanArrays
     """Legal, in a fixed order."""
     waterfall: tuple[Removal, ...]
     num_combinations: int

@@ -4,43 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelShape:
-    """The sizes of a decoder-only transformer."""
-
-    family: str
-    """The Hugging Face ``model_type``: ``llama``, ``gpt2``, ..."""
-    num_layers: int
-    hidden: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    ffn: int
-    vocab: int
-    max_positions: int
-    gated_mlp: bool
-    tied_embeddings: bool
-    num_params: int
-
-    def __post_init__(self) -> None:
-        for name in (
-            "num_layers",
-            "hidden",
-            "num_heads",
-            "num_kv_heads",
-            "head_dim",
-            "ffn",
-            "vocab",
-        ):
-            value = getattr(self, name)
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_key_value_heads ({self.num_kv_heads}) must divide "
-                f"num_attention_heads ({self.num_heads})"
-            )
+from tuner.model_shape import ModelShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,9 @@ from runners.backends.training_file import shared_files
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
 from tuner.launch import MEGATRON_FILE, LaunchFile, LaunchSpec, Measurement
+from tuner.model_shape import ModelShape
 from tuner.plan import Offload, ParallelPlan, Precision, Recompute
-from tuner.workload import HfModel, ModelShape, Workload
+from tuner.workload import HfModel, Workload
 
 ROPE_FAMILIES = ("llama", "mistral", "qwen2")
 FAMILIES = (*ROPE_FAMILIES, "gpt2")

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.runners.bench_ranks import trained
 from tests.tiny_job import tiny_workload
 from tuner.launch import Measurement
+from tuner.model_shape import ParamCounts
 from tuner.plan import ParallelPlan
 from tuner.workload import HfModel, Workload
 
@@ -95,7 +96,8 @@ def _workload_of_its_own_size() -> Workload:
     config = AutoConfig.for_model(**json.loads(workload.model.config_text))
     with torch.device("meta"):
         num_params = AutoModelForCausalLM.from_config(config).num_parameters()
-    shape = replace(workload.model.shape, num_params=num_params)
+    params = ParamCounts(embedding=0, head=0, layers=(), other=num_params)
+    shape = replace(workload.model.shape, params=params)
     return replace(workload, model=replace(workload.model, shape=shape))
 
 

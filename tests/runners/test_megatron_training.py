@@ -15,9 +15,10 @@ from runners.bench.weights import initial_weight
 from tests.runners.bench_ranks import trained
 from tests.tiny_job import tiny_workload
 from tuner.launch import Measurement
+from tuner.model_shape import ModelShape, ParamCounts
 from tuner.plan import ParallelPlan
 from tuner.units import MIB
-from tuner.workload import HfModel, ModelShape, Workload
+from tuner.workload import HfModel, Workload
 
 pytestmark = pytest.mark.ranks
 
@@ -137,7 +138,7 @@ def _gpt2_workload() -> Workload:
         max_positions=128,
         gated_mlp=False,
         tied_embeddings=True,
-        num_params=1,
+        params=ParamCounts(embedding=0, head=0, layers=(), other=1),
     )
     model = HfModel(name="tiny", config_text=json.dumps(GPT2_CONFIG), shape=shape)
     return Workload(model=model, seq_len=32, global_batch_sequences=8, learning_rate=1e-3)

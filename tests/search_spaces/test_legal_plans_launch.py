@@ -8,7 +8,7 @@ import pytest
 
 from runners.backends.launch import launch_for
 from search_spaces.enumeration import search_space
-from tests.tiny_job import cpu_cluster, tiny_workload
+from tests.tiny_job import cpu_cluster, setting, tiny_workload
 from tuner.cluster import Cluster
 from tuner.launch import TRAINING_FILE, Measurement
 from tuner.presets import gpu_named
@@ -47,7 +47,7 @@ WORKLOADS = {
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_every_legal_plan_has_a_launch(workload: str, cluster: str) -> None:
-    space = search_space(WORKLOADS[workload], CLUSTERS[cluster], {})
+    space = search_space(setting(WORKLOADS[workload], CLUSTERS[cluster]), {})
     assert space.plans
     for plan in space.plans:
         spec = launch_for(plan, WORKLOADS[workload], CLUSTERS[cluster], Measurement())

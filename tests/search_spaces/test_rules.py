@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from search_spaces.enumeration import rejections, search_space
 from search_spaces.rule_table import RULES
-from tests.tiny_job import cpu_cluster, tiny_workload
+from tests.tiny_job import cpu_cluster, setting, tiny_workload
 from tuner.cluster import Cluster
 from tuner.plan import Backend, Offload, ParallelPlan, Precision, Recompute
 from tuner.workload import FactoryModel, Workload
@@ -50,7 +50,7 @@ def plan(**knobs: Any) -> ParallelPlan:
 def test_a_rule_refuses_with_its_numbers(
     rule: str, knobs: dict[str, Any], words: list[str]
 ) -> None:
-    broken = dict(rejections(plan(**knobs), WORKLOAD, CLUSTER))
+    broken = dict(rejections(plan(**knobs), setting(WORKLOAD, CLUSTER)))
     assert rule in broken
     for word in words:
         assert word in broken[rule], broken[rule]
@@ -59,7 +59,7 @@ def test_a_rule_refuses_with_its_numbers(
 def test_interleaving_needs_whole_rounds_of_microbatches() -> None:
     workload = dataclasses.replace(WORKLOAD, global_batch_sequences=3)
     interleaved = plan(backend=Backend.MEGATRON, pp=2, vpp=2)
-    broken = dict(rejections(interleaved, workload, cpu_cluster(2)))
+    broken = dict(rejections(interleaved, setting(workload, cpu_cluster(2))))
     assert "MC-21" in broken
 
 
@@ -77,21 +77,21 @@ def test_interleaving_needs_whole_rounds_of_microbatches() -> None:
     ids=lambda p: p.label(),
 )
 def test_what_the_frameworks_train_is_legal(legal: ParallelPlan) -> None:
-    assert rejections(legal, WORKLOAD, CLUSTER) == ()
+    assert rejections(legal, setting(WORKLOAD, CLUSTER)) == ()
 
 
 def test_a_users_own_module_is_not_split() -> None:
     model = FactoryModel(factory="pkg:make", vocab=64)
     workload = Workload(model=model, seq_len=16, global_batch_sequences=8)
-    assert rejections(plan(zero_stage=3), workload, CLUSTER) == ()
+    assert rejections(plan(zero_stage=3), setting(workload, CLUSTER)) == ()
     for knobs in ({"tp": 2}, {"pp": 2}, {"recompute": Recompute.FULL}):
-        assert "G-13" in dict(rejections(plan(**knobs), workload, CLUSTER))
-    assert "G-13" in dict(rejections(plan(backend=Backend.MEGATRON), workload, CLUSTER))
+        assert "G-13" in dict(rejections(plan(**knobs), setting(workload, CLUSTER)))
+    assert "G-13" in dict(rejections(plan(backend=Backend.MEGATRON), setting(workload, CLUSTER)))
 
 
 def test_tied_embeddings_are_not_split_over_pytorch_stages() -> None:
     tied = tiny_workload(tie_word_embeddings=True)
-    assert "PT-13" in dict(rejections(plan(pp=2), tied, CLUSTER))
+    assert "PT-13" in dict(rejections(plan(pp=2), setting(tied, CLUSTER)))
 
 
 def test_rule_ids_are_unique_and_every_rule_names_its_source() -> None:
@@ -102,12 +102,12 @@ def test_rule_ids_are_unique_and_every_rule_names_its_source() -> None:
 @pytest.mark.parametrize("num_gpus", [1, 2, 4, 8])
 def test_the_enumeration_is_what_the_rules_leave(num_gpus: int) -> None:
     cluster = cpu_cluster(num_gpus)
-    space = search_space(WORKLOAD, cluster, {})
+    space = search_space(setting(WORKLOAD, cluster), {})
     assert space.plans
     assert len(set(space.plans)) == len(space.plans)
     assert len(space.plans) + sum(r.removed for r in space.waterfall) == space.num_combinations
     for legal in space.plans:
-        assert rejections(legal, WORKLOAD, cluster) == ()
+        assert rejections(legal, setting(WORKLOAD, cluster)) == ()
 
 
 @settings(max_examples=200, deadline=None)
@@ -116,8 +116,8 @@ def test_a_plan_is_enumerated_exactly_when_it_breaks_no_rule(data: st.DataObject
     space = _space(CLUSTER)
     knobs = {name: data.draw(st.sampled_from(options)) for name, options in space.knobs}
     drawn = ParallelPlan.from_dict(knobs)
-    assert (drawn in set(space.plans)) == (rejections(drawn, WORKLOAD, CLUSTER) == ())
+    assert (drawn in set(space.plans)) == (rejections(drawn, setting(WORKLOAD, CLUSTER)) == ())
 
 
 def _space(cluster: Cluster) -> Any:
-    return search_space(WORKLOAD, cluster, {"precision": ("fp32", "bf16")})
+    return search_space(setting(WORKLOAD, cluster), {"precision": ("fp32", "bf16")})

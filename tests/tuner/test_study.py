@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces.enumeration import search_space
-from tests.tiny_job import cpu_cluster, tiny_workload
+from tests.tiny_job import cpu_cluster, setting, tiny_workload
 from tuner.launch import LaunchSpec
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase
 from tuner.plan import Backend, ParallelPlan, PlanValue
@@ -63,14 +63,14 @@ def outcome_of(plan: ParallelPlan) -> Outcome:
     return measured(step_time_s(plan), peak=9 * plan.micro_batch)
 
 
-SPACE = search_space(tiny_workload(), cpu_cluster(4), {"precision": ("fp32",)})
+SPACE = search_space(setting(tiny_workload(), cpu_cluster(4)), {"precision": ("fp32",)})
 
 
 def study(
     tmp_path: Path, runner: ComputedRunner, *, sampler: str = "plan", space: SearchSpace = SPACE
 ) -> Study:
     prior = PlanPrior(
-        plans=space.plans,
+        plans=tuple(space.plans),
         step_time_s=(1.0,) * len(space.plans),
         peak_memory_bytes=tuple(10.0 * p.micro_batch for p in space.plans),
         first=tuple(ParallelPlan(backend=b, precision=space.plans[0].precision) for b in Backend),
@@ -160,7 +160,8 @@ def test_a_space_that_is_used_up_ends_the_study_and_says_so(tmp_path: Path) -> N
         "pp": (1,),
     }
     small = search_space(
-        tiny_workload(), cpu_cluster(4), {**asked, "recompute": ("none",), "micro_batch": (1,)}
+        setting(tiny_workload(), cpu_cluster(4)),
+        {**asked, "recompute": ("none",), "micro_batch": (1,)},
     )
     runner = ComputedRunner(lambda plan: measured(step_time_s(plan)))
     end = study(tmp_path, runner, space=small).run(Budget(trials=50), StudyListener())

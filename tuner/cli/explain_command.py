@@ -13,6 +13,7 @@ from rich.table import Table
 
 from search_spaces.enumeration import rejections
 from tuner.cli.found_cluster import found_cluster
+from tuner.cli.setting import job_setting
 from tuner.cost_model.memory import memory_terms
 from tuner.cost_model.time import time_terms
 from tuner.errors import UserError
@@ -69,7 +70,7 @@ def _value(text: str) -> Any:
 def explanation(job: Job, plan: ParallelPlan) -> dict[str, Any]:
     """The contract's JSON document: the rules that are broken, or bytes and seconds by term."""
     shape = job.workload.shape
-    broken = rejections(plan, job.workload, job.cluster)
+    broken = rejections(plan, job_setting(job))
     document: dict[str, Any] = {
         "num_params": shape.num_params if shape else None,
         "legal": not broken,

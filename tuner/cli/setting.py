@@ -7,12 +7,14 @@ from pathlib import Path
 
 from runners.backends.launch import launch_for
 from search_spaces.enumeration import search_space
+from search_spaces.rule import Setting
 from tuner.cli.found_cluster import found_cluster
 from tuner.cost_model.prediction import Prediction, prediction
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import Backend, ParallelPlan, Precision
 from tuner.search_space import Removal, SearchSpace
+from tuner.stack import installed_stack
 from tuner.units import size_text
 
 
@@ -28,7 +30,7 @@ class Planned:
 def planned(path: Path) -> Planned:
     """Reads a job file and enumerates; needs no GPU unless the file says ``cluster: auto``."""
     job = read_job(path, found_cluster)
-    space = _describable(job, search_space(job.workload, job.cluster, job.asked))
+    space = _describable(job, search_space(job_setting(job), job.asked))
     return Planned(
         job=job,
         space=space,
@@ -36,21 +38,26 @@ def planned(path: Path) -> Planned:
     )
 
 
+def job_setting(job: Job) -> Setting:
+    """What the plans of a job are judged against, with the versions that are installed here."""
+    return Setting(workload=job.workload, cluster=job.cluster, stack=installed_stack())
+
+
 def _describable(job: Job, space: SearchSpace) -> SearchSpace:
     """Without the frameworks that cannot build this model; the waterfall says what they said."""
     removals = list(space.waterfall)
-    plans = list(space.plans)
+    plans = space.plans
     for backend in Backend:
-        own = [plan for plan in plans if plan.backend is backend]
-        if not own:
+        own = plans.equals("backend", backend)
+        if not own.any():
             continue
         try:
-            launch_for(own[0], job.workload, job.cluster, job.measurement)
+            launch_for(plans[int(own.argmax())], job.workload, job.cluster, job.measurement)
         except UserError as error:
-            plans = [plan for plan in plans if plan.backend is not backend]
+            plans = plans.kept(~own)
             sentence = f"{backend} cannot train this model: {error}"
-            removals.append(Removal(rule="M-01", removed=len(own), sentence=sentence))
-    return replace(space, plans=tuple(plans), waterfall=tuple(removals))
+            removals.append(Removal(rule="M-01", removed=int(own.sum()), sentence=sentence))
+    return replace(space, plans=plans, waterfall=tuple(removals))
 
 
 def default_plans(space: SearchSpace) -> dict[Backend, ParallelPlan]:
@@ -58,10 +65,9 @@ def default_plans(space: SearchSpace) -> dict[Backend, ParallelPlan]:
 
     In the job's first precision; a framework whose default is not legal here is left out.
     """
-    legal = set(space.plans)
     precision = Precision(str(dict(space.knobs)["precision"][0]))
     defaults = {backend: ParallelPlan(backend=backend, precision=precision) for backend in Backend}
-    return {backend: plan for backend, plan in defaults.items() if plan in legal}
+    return {backend: plan for backend, plan in defaults.items() if plan in space.plans}
 
 
 def nothing_legal(planned_job: Planned) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tuner.cluster import Cluster
+from tuner.model_shape import ModelShape
 from tuner.plan import Backend, Offload, ParallelPlan, Precision, Recompute
-from tuner.workload import ModelShape, Workload
+from tuner.workload import Workload
 
 OPTIMIZER_BYTES_PER_PARAM = 8
 """Two fp32 moments of Adam."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from tuner.cluster import Cluster, Device
 from tuner.cost_model.memory import params_of_fullest_rank
+from tuner.model_shape import ModelShape
 from tuner.plan import Offload, ParallelPlan, Recompute
-from tuner.workload import ModelShape, Workload
+from tuner.workload import Workload
 
 PEAK_SHARE = 0.45
 """Of the datasheet's dense peak that large transformer layers reach in practice; a prior, which
