@@ -52,7 +52,14 @@ def search_space(setting: Setting, asked: Mapping[str, tuple[PlanValue, ...]]) -
             broken = backend_mask(arrays, rule.backends) & rule.breaks(arrays, setting)
             removed = int(broken.sum()) * left_open
             if removed:
-                waterfall.append(Removal(rule=rule.id, removed=removed, sentence=rule.summary))
+                waterfall.append(
+                    Removal(
+                        rule=rule.id,
+                        removed=removed,
+                        sentence=rule.summary,
+                        example=rule.says(arrays[int(broken.argmax())], setting),
+                    )
+                )
                 arrays = arrays.kept(~broken)
     return SearchSpace(
         knobs=tuple(options.items()),

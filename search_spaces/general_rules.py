@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import numpy as np
 
 from search_spaces.rule import ALL, Rule, Setting
@@ -50,13 +52,14 @@ def _batch_says(plan: ParallelPlan, setting: Setting) -> str:
 
 
 def _tp_node_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
-    return setting.cluster.gpus_per_node % arrays.ints("tp") != 0
+    return setting.cluster.gpus_per_nvlink_domain % arrays.ints("tp") != 0
 
 
 def _tp_node_says(plan: ParallelPlan, setting: Setting) -> str:
-    inside = setting.cluster.gpus_per_node
+    inside = setting.cluster.gpus_per_nvlink_domain
     return (
-        f"tp must divide the GPUs of a node ({inside}), got {plan.tp}; try {_divisors_text(inside)}"
+        f"tp must divide the GPUs of an NVLink domain ({inside}), got {plan.tp}; "
+        f"try {_divisors_text(inside)}"
     )
 
 
@@ -180,7 +183,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
         knobs=("tp",),
         breaks=_tp_node_breaks,
         says=_tp_node_says,
-        summary="tp must divide the GPUs of a node",
+        summary="tp must divide the GPUs of an NVLink domain (a node, unless told otherwise)",
         source="ours: tensor parallelism over the network is never the fastest",
     ),
     Rule(
@@ -242,7 +245,8 @@ GENERAL_RULES: tuple[Rule, ...] = (
         breaks=_sequence_parallel_breaks,
         says=lambda plan, setting: (
             "sequence_parallel needs tp > 1 and tp must divide the sequence "
-            f"({setting.workload.seq_len}), got tp {plan.tp}"
+            f"({setting.workload.seq_len}), got tp {plan.tp}; use sequence_parallel false, or tp "
+            f"{_divisors_text(gcd(setting.workload.seq_len, setting.cluster.gpus_per_node))}"
         ),
         summary="sequence_parallel needs tp > 1, and tp must divide the sequence",
         source="megatron/core/model_parallel_config.py; DTensor styles",

@@ -121,8 +121,10 @@ def test_when_nothing_is_legal_every_rule_is_named_and_nothing_runs(
     values = yaml.safe_load(job.read_text())
     values["search"] = {"tp": [3]}
     job.write_text(yaml.safe_dump(values))
-    assert tune(job) == 1
-    assert "tp * pp * cp must divide the GPUs" in capsys.readouterr().err
+    assert tune(job) == 2
+    told = capsys.readouterr().err
+    assert "tp must divide the GPUs of an NVLink domain (2), got 3; try 1, 2" in told
+    assert "leave search.tp auto" in told
     assert not (job.parent / "study").exists()
 
 

@@ -5,36 +5,66 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from runners.backends.launch import launch_for
 from search_spaces.enumeration import search_space
 from search_spaces.rule import Setting
 from tuner.cli.found_cluster import found_cluster
-from tuner.cost_model.prediction import Prediction, prediction
+from tuner.cost_model.prediction import prediction
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import Backend, ParallelPlan, Precision
 from tuner.search_space import Removal, SearchSpace
 from tuner.stack import installed_stack
-from tuner.units import size_text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Predicted:
+    """What is predicted of every legal plan, in their order."""
+
+    step_time_s: NDArray[np.float64]
+    peak_memory_bytes: NDArray[np.float64]
+    fits: NDArray[np.bool_]
+    """Within what a rank may allocate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Planned:
-    """A job with its legal plans and their predictions, in the same order."""
+    """A job with its legal plans and their predictions."""
 
     job: Job
     space: SearchSpace
-    predictions: tuple[Prediction | None, ...]
+    predicted: Predicted | None
+    """None for a user's own module, of which nothing is known."""
+
+    @property
+    def num_fitting(self) -> int:
+        """Legal plans that are predicted to fit; of an unknown model, all."""
+        return len(self.space.plans) if self.predicted is None else int(self.predicted.fits.sum())
 
 
 def planned(path: Path) -> Planned:
     """Reads a job file and enumerates; needs no GPU unless the file says ``cluster: auto``."""
-    job = read_job(path, found_cluster)
+    return planned_job(read_job(path, found_cluster))
+
+
+def planned_job(job: Job) -> Planned:
+    """The legal plans of a job, with what is predicted of them."""
     space = _describable(job, search_space(job_setting(job), job.asked))
-    return Planned(
-        job=job,
-        space=space,
-        predictions=tuple(prediction(job.workload, job.cluster, plan) for plan in space.plans),
+    return Planned(job=job, space=space, predicted=_predicted(job, space))
+
+
+def _predicted(job: Job, space: SearchSpace) -> Predicted | None:
+    if job.workload.shape is None:
+        return None
+    each = [prediction(job.workload, job.cluster, plan) for plan in space.plans]
+    peaks = np.array([p.peak_memory_bytes for p in each if p is not None])
+    return Predicted(
+        step_time_s=np.array([p.step_time_s for p in each if p is not None]),
+        peak_memory_bytes=peaks,
+        fits=peaks <= job.memory_limit_bytes,
     )
 
 
@@ -68,25 +98,3 @@ def default_plans(space: SearchSpace) -> dict[Backend, ParallelPlan]:
     precision = Precision(str(dict(space.knobs)["precision"][0]))
     defaults = {backend: ParallelPlan(backend=backend, precision=precision) for backend in Backend}
     return {backend: plan for backend, plan in defaults.items() if plan in space.plans}
-
-
-def nothing_legal(planned_job: Planned) -> str:
-    """Why no plan is legal: every rule with what it removed, the largest first."""
-    space = planned_job.space
-    lines = [f"none of the {space.num_combinations} combinations is legal:"]
-    for removal in sorted(space.waterfall, key=lambda r: -r.removed):
-        lines.append(f"  {removal.rule}: {removal.sentence} ({removal.removed} removed)")
-    lines.append("pin fewer knobs under search, or change the batch or the GPUs")
-    return "\n".join(lines)
-
-
-def nothing_fits(planned_job: Planned) -> str:
-    """What the smallest plan needs, against the limit."""
-    needs = [p.peak_memory_bytes for p in planned_job.predictions if p is not None]
-    return (
-        f"no plan ran. The smallest is predicted to need {size_text(min(needs))} of the "
-        f"{size_text(planned_job.job.memory_limit_bytes)} that a rank may allocate; more GPUs, "
-        "a shorter sequence or offload would help"
-        if needs
-        else "no plan ran; the failures above say why"
-    )

@@ -17,10 +17,11 @@ from reports.terminal import answer_panel, trials_table
 from reports.write import write_reports
 from runners.backends.launch import launch_for
 from runners.environment import environment_facts
+from tuner.cli.advice import helpful_changes, nothing_fits, nothing_legal
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import plan_prior
-from tuner.cli.setting import Planned, default_plans, nothing_fits, nothing_legal, planned
+from tuner.cli.setting import Planned, default_plans, planned
 from tuner.errors import UserError
 from tuner.job import Job
 from tuner.outcome import Measured
@@ -65,9 +66,10 @@ def run(options: argparse.Namespace) -> int:
     if options.ray_address is not None and options.runner != "ray":
         raise UserError(f"--ray-address needs --runner ray, got --runner {options.runner}")
     job = planned(options.job)
-    if not job.space.plans:
-        print(f"paratune: {options.job}: {nothing_legal(job)}", file=sys.stderr)
-        return 1
+    if not len(job.space.plans):
+        changes = helpful_changes(job.job)
+        print(f"paratune: {options.job}: {nothing_legal(job, changes)}", file=sys.stderr)
+        return 2 if job.job.asked else 1
     if options.dry_run:
         return _dry_run(job)
     folder = StudyFolder(options.study or Path("studies") / options.job.stem)
@@ -204,7 +206,7 @@ def _say_end(
         console.print(trials_table(summary))
         console.print(answer_panel(summary, folder))
     else:
-        console.print(f"[bold]{nothing_fits(job)}[/bold]")
+        console.print(f"[bold]{nothing_fits(job, helpful_changes(job.job))}[/bold]")
     console.print(f"The study ended because {end.reason}. Its report: {folder.report_file}")
     if end.interrupted:
         console.print("Nothing is lost: the same command goes on where it stopped.")
