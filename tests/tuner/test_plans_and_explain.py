@@ -111,7 +111,7 @@ def test_what_never_fits_names_the_largest_term_and_the_changes_that_help(desk: 
     assert "none of" in err
     assert "that a rank may allocate" in err
     changes = {change["change"]: change for change in document["changes"]}
-    assert "leave search.recompute auto" in changes
+    assert "leave search.zero_stage auto" in changes
     for change in changes.values():
         assert change["predicted_peak_memory_bytes"] < 80 * 2**30
 
