@@ -13,7 +13,10 @@ _MEMORY_TOLERANCE = 0.04
 of one GPU (H100 of 94 and 96 GB) are told apart by taking the nearer one."""
 
 _NOISE = frozenset(
-    "nvidia amd tesla geforce instinct quadro gpu graphics tensor core accelerator module".split()
+    (
+        *("nvidia", "amd", "tesla", "geforce", "instinct", "quadro"),
+        *("gpu", "graphics", "tensor", "core", "accelerator", "module"),
+    )
 )
 """Words that tell no two presets apart."""
 
