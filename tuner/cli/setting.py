@@ -17,7 +17,6 @@ from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import Backend, ParallelPlan, Precision
 from tuner.search_space import Removal, SearchSpace
-from tuner.stack import installed_stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,9 +44,9 @@ class Planned:
         return len(self.space.plans) if self.predicted is None else int(self.predicted.fits.sum())
 
 
-def planned(path: Path) -> Planned:
-    """Reads a job file and enumerates; needs no GPU unless the file says ``cluster: auto``."""
-    return planned_job(read_job(path, found_cluster))
+def planned(path: Path, ray_address: str | None = None) -> Planned:
+    """Reads a job file and enumerates; ``cluster: auto`` asks the Ray, or this machine."""
+    return planned_job(read_job(path, lambda: found_cluster(ray_address)))
 
 
 def planned_job(job: Job) -> Planned:
@@ -69,8 +68,8 @@ def _predicted(job: Job, space: SearchSpace) -> Predicted | None:
 
 
 def job_setting(job: Job) -> Setting:
-    """What the plans of a job are judged against, with the versions that are installed here."""
-    return Setting(workload=job.workload, cluster=job.cluster, stack=installed_stack())
+    """What the plans of a job are judged against, with the versions that it is planned for."""
+    return Setting(workload=job.workload, cluster=job.cluster, stack=job.stack)
 
 
 def _describable(job: Job, space: SearchSpace) -> SearchSpace:
