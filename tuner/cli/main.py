@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from tuner.cli import explain_command, plans_command, report_command, tune_command
+from tuner.cli import doctor_command, explain_command, plans_command, report_command, tune_command
 from tuner.errors import UserError
 
 FOUND, NOTHING_RAN, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -19,6 +19,7 @@ _COMMANDS = {
     "plans": plans_command,
     "explain": explain_command,
     "report": report_command,
+    "doctor": doctor_command,
 }
 
 
