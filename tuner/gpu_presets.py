@@ -249,7 +249,7 @@ PRESETS: tuple[Preset, ...] = (
     ),
     _preset(
         "h100-nvl-94gb",
-        "pcie hbm3",
+        "hbm3",
         95830,
         _Rates(3.9, PCIE_5, PCIE_5),
         _HOPPER_NVL,
@@ -273,7 +273,7 @@ PRESETS: tuple[Preset, ...] = (
     ),
     _preset(
         "h200-nvl-141gb",
-        "pcie hbm3e",
+        "hbm3e",
         143771,
         _Rates(4.8, PCIE_5, PCIE_5),
         _HOPPER_NVL,

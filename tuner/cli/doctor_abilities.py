@@ -18,7 +18,7 @@ _SILENT: dict[str, str] = {
     "NCCL_PROTO": "collectives are held to one protocol, whatever their size",
     "NCCL_DEBUG": "logs of every rank grow with each communicator",
     "CUDA_LAUNCH_BLOCKING": "every kernel is waited for: times are not those of training",
-    "CUDA_DEVICE_MAX_CONNECTIONS": "Megatron plans set their own, others take this: 1 keeps FSDP from overlapping",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "where a plan sets none itself, 1 keeps FSDP from overlapping",
     "TORCH_NCCL_BLOCKING_WAIT": "collectives block the host, so nothing overlaps",
     "TORCH_DISTRIBUTED_DEBUG": "collectives are checked each time, which slows them down",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor is allocated anew: much slower",
