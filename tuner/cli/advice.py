@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.cli.setting import Planned, planned_job
+from search_spaces.enumeration import binding_removals
+from tuner.cli.setting import Planned, job_setting, planned_job
 from tuner.cost_model.memory import memory_terms
 from tuner.job import Job
 from tuner.plan import KNOB_NAMES, ParallelPlan
@@ -137,13 +138,16 @@ def _shorter(job: Job) -> Iterator[tuple[str, Job]]:
 
 
 def nothing_legal(job: Planned, changes: Sequence[Change]) -> str:
-    """Why no plan is legal: the rules with what they removed, then what would help."""
+    """Why no plan is legal: the binding rules, or all that removed some; then what would help."""
     space = job.space
-    lines = [f"none of the {space.num_combinations} combinations is legal:"]
-    for removal in sorted(space.waterfall, key=lambda r: -r.removed)[:_MAX_RULES]:
-        lines.append(
-            f"  {removal.rule} removed {removal.removed}: {removal.example or removal.sentence}"
-        )
+    binding = binding_removals(job_setting(job.job), job.job.asked)
+    if binding:
+        lines = [f"no plan is legal; binding, of {space.num_combinations:,} combinations:"]
+        lines += [f"  {removal.rule}: {removal.example}" for removal in binding[:_MAX_RULES]]
+    else:
+        lines = [f"none of {space.num_combinations:,} combinations is legal; several rules bind:"]
+        removals = sorted(space.waterfall, key=lambda removal: -removal.removed)[:_MAX_RULES]
+        lines += [f"  {r.rule} removed {r.removed:,}: {r.example}" for r in removals]
     return "\n".join([*lines, *_advice(changes)])
 
 
