@@ -168,13 +168,13 @@ MEGATRON_MODEL_RULES: tuple[Rule, ...] = (
         "MC-94",
         _biases,
         "the attention's output and the feed-forward must have no bias, for megatron",
-        "megatron/core/transformer/transformer_config.py: add_bias_linear is for all or none",
+        "ours: Megatron's add_bias_linear is for all matrices or none",
     ),
     _model_rule(
         "MC-95",
         _rope,
         "rotary positions must be unscaled, or scaled as llama3, for megatron",
-        "megatron/core/models/common/embeddings/rotary_pos_embedding.py",
+        "ours: rotary_pos_embedding.py has only these frequencies built in",
     ),
     _model_rule(
         "MC-96",

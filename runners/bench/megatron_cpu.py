@@ -19,6 +19,7 @@ _CPU = torch.device("cpu")
 _FACTORIES = ("empty", "full", "ones", "tensor", "zeros")
 
 
+@functools.cache  # once: a second time would wrap the wrappers
 def install_cpu_stand_ins() -> None:
     """Replaces, in this process and for good, the CUDA calls that Megatron makes."""
     for name in _FACTORIES:  # schedules, optimizer, grad_scaler, the causal mask: device="cuda"

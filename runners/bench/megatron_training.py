@@ -124,7 +124,8 @@ class MegatronTraining:
         }
 
     def _precision(self) -> str:
-        if self._config.fp8:
+        # Without Transformer Engine, Megatron takes the option and computes in 16 bits.
+        if self._config.fp8 and uses_transformer_engine(self._arguments):
             return str(Precision.FP8)
         return str(_PRECISIONS[next(self._chunks[0].parameters()).dtype])
 
