@@ -9,26 +9,27 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
 
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
-from tuner.hf_config import hf_model
 from tuner.job_cluster import EXAMPLE_TEXT, ClusterSection, described_cluster, section_of_text
 from tuner.job_fields import Degree, Degrees, Listed, Seconds, Size, Strict
+from tuner.job_model import given_model, job_model
 from tuner.job_stack import StackSection, planned_stack
 from tuner.launch import Measurement
 from tuner.outcome import Phase
 from tuner.plan import Backend, Offload, PlanValue, Precision, Recompute
 from tuner.stack import Stack
 from tuner.units import size_text
-from tuner.workload import FactoryModel, Model, Workload
+from tuner.workload import Model, Workload
 
 
 class WorkloadSection(Strict):
     """``workload``: what is trained."""
 
-    model: str
+    model: Annotated[str | dict[str, Any], PlainValidator(given_model)]
+    """Whatever names or gives a model: see ``tuner.job_model``."""
     seq_len: Degree
     global_batch: Degree
     optimizer: Literal["adamw"] = "adamw"
@@ -262,7 +263,7 @@ def _workload(path: Path, section: WorkloadSection) -> Workload:
         seed=section.seed,
     )
     shape = workload.shape
-    if shape is not None and section.seq_len > shape.max_positions:
+    if shape is not None and 0 < shape.max_positions < section.seq_len:
         raise UserError(
             f"{path}: workload.seq_len must be at most the model's max_position_embeddings "
             f"({shape.max_positions}), got {section.seq_len}"
@@ -271,29 +272,7 @@ def _workload(path: Path, section: WorkloadSection) -> Workload:
 
 
 def _model(path: Path, section: WorkloadSection) -> Model:
-    named = f"{path}: workload.model"
-    module, colon, factory = section.model.partition(":")
-    if colon and not section.model.endswith(".json"):
-        if not all(part.isidentifier() for part in [*module.split("."), factory]):
-            raise UserError(
-                f"{named} must be package.module:factory or a path to config.json, "
-                f"got {section.model!r}"
-            )
-        if section.vocab_size is None:
-            raise UserError(
-                f"{path}: workload.vocab_size must be given with a model factory "
-                f"({section.model}): token ids are drawn below it"
-            )
-        return FactoryModel(factory=section.model, vocab=section.vocab_size)
-    if section.vocab_size is not None:
-        raise UserError(
-            f"{path}: workload.vocab_size must not be given with a config.json, which has its "
-            f"own; got {section.vocab_size}; remove it"
-        )
-    model_path = path.parent / section.model
-    if model_path.is_dir():
-        model_path /= "config.json"
-    return hf_model(model_path, named=named)
+    return job_model(section.model, path=path, vocab_size=section.vocab_size)
 
 
 def _cluster(path: Path, file: JobFile, found: Callable[[], Cluster]) -> Cluster:
