@@ -57,6 +57,7 @@ def _forked(case: Mapping[str, Any], results_path: Path) -> dict[str, Any]:
 def _engine(case: Mapping[str, Any]) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
+    from deepspeed.utils import groups
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from runners.bench.deepspeed_training import deepspeed_training
@@ -82,8 +83,29 @@ def _engine(case: Mapping[str, Any]) -> dict[str, Any]:
                 getattr(p, "ds_numel", p.numel()) for p in engine.module.parameters()
             ),
             "asked_overlap": bool(engine.zero_overlap_comm()),
-            "asked_zero_stage": int(engine.zero_optimization_stage()),
+            "hpz_ranks": _ranks(groups._get_zero_param_intra_parallel_group()),
+            "tensor_ranks": _ranks(_tensor_group(engine)),
+            "logits_width": _logits_width(engine) if case["forward"] else None,
         }
+
+
+def _tensor_group(engine: Any) -> Any:
+    from deepspeed.utils import groups
+
+    return groups.get_tensor_model_parallel_group() if engine.autotp_size() > 1 else None
+
+
+def _ranks(group: Any) -> list[int] | None:
+    import torch.distributed as dist
+
+    return None if group is None else list(dist.get_process_group_ranks(group))
+
+
+def _logits_width(engine: Any) -> int:
+    import torch
+
+    engine.module._forward_pre_hooks.clear()  # AutoTP's compares tokens with ranks not here
+    return int(engine.module(torch.zeros((1, 8), dtype=torch.int64)).logits.shape[-1])
 
 
 def _launch_folder(case: Mapping[str, Any], folder: Path) -> Path:

@@ -23,7 +23,7 @@ from tuner.cluster import Cluster, Device
 from tuner.launch import DEEPSPEED_FILE, Measurement
 from tuner.plan import Offload, ParallelPlan, Precision
 from tuner.plan_arrays import BoolArray, PlanArrays
-from tuner.workload import FactoryModel, Workload
+from tuner.workload import FactoryModel, HfModel, Workload
 
 _CPU = cpu_cluster(1)
 _CUDA = replace(_CPU, gpu=replace(_CPU.gpu, name="cuda", device=Device.CUDA))
@@ -65,12 +65,12 @@ def _workloads(draw: st.DrawFn) -> Workload:
         vocab_size=draw(st.sampled_from([511, 512])),
         tie_word_embeddings=draw(st.sampled_from([False, False, False, True])),
     )
-    shape = workload.shape
-    assert shape is not None
+    assert isinstance(workload.model, HfModel)
+    shape = workload.model.shape
     num_params = draw(st.sampled_from([1, 213_569, 8 * 10**9 + 1]))
     sized = replace(shape, params=replace(shape.params, other=num_params))
     batch = draw(st.sampled_from([3072, 1024, 96, 24, 8, 3]))
-    model: Any = replace(workload.model, shape=sized)
+    model: HfModel | FactoryModel = replace(workload.model, shape=sized)
     if draw(st.integers(0, 9)) == 0:
         model = FactoryModel(factory="package.module:make", vocab=64)
     return replace(workload, model=model, global_batch_sequences=batch)
