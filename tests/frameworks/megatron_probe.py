@@ -101,7 +101,7 @@ def _let_experts_exchange() -> None:
         output.zero_()
 
     mappings.dist_all_gather_func = gathered
-    torch.distributed.all_to_all_single = exchanged
+    torch.distributed.all_to_all_single = exchanged  # type: ignore[assignment]
 
 
 def _effective(folder: Path, rank: int) -> dict[str, Any]:

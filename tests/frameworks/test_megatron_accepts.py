@@ -182,8 +182,13 @@ OTHERS = {"S-04"}
 class Case:
     """Where plans are sought that only one rule refuses."""
 
+    rule: str
+    because: str
+    """In what Megatron raises, or in what it changed."""
     family: str = "llama"
     cluster: Cluster = dataclasses.field(default_factory=lambda: _cpus(8))
+    seq_len: int = 32
+    batch: int = 16
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """To the family's config.json."""
     options: Mapping[str, tuple[PlanValue, ...]] = dataclasses.field(default_factory=dict)
@@ -192,42 +197,131 @@ class Case:
     @property
     def setting(self) -> Setting:
         """Made when it is asked for: it takes transformers, which takes seconds to import."""
-        return _setting(self.family, self.cluster, changes=tuple(self.changes.items()))
+        changes = tuple(self.changes.items())
+        sizes = {"seq_len": self.seq_len, "batch": self.batch}
+        return _setting(self.family, self.cluster, changes=changes, **sizes)
 
 
 H100S = Cluster(gpu=H100, gpus_per_node=8)
 SHARED = {"shared_expert_intermediate_size": 36, "num_attention_heads": 8}
-EXECUTED: dict[str, Case] = {
-    "MC-02": Case(family="mixtral", changes={"num_local_experts": 16}, options={"ep": (4, 8, 16)}),
-    "MC-04": Case(family="mixtral", cluster=_cpus(16, 4), options={"zero_stage": (1,), "ep": (4,)}),
-    "MC-12": Case(
-        changes={"hidden_size": 96, "num_attention_heads": 12, "num_key_value_heads": 6},
+SIX_GROUPS = {"hidden_size": 96, "num_attention_heads": 12, "num_key_value_heads": 6}
+EXECUTED: tuple[Case, ...] = (
+    Case(
+        rule="MC-02",
+        because="world_size (8) is not divisible by expert_tensor_model_pipeline_parallel size",
+        family="mixtral",
+        changes={"num_local_experts": 16},
+        options={"ep": (4, 8, 16)},
+    ),
+    Case(
+        rule="MC-04",
+        because="Expert data parallel size should be divisible",
+        family="mixtral",
+        cluster=_cpus(16, 4),
+        options={"zero_stage": (1,), "ep": (4,)},
+    ),
+    Case(
+        rule="MC-12",
+        because="num_query_groups (6) must be a multiple or divisor of",
+        changes=SIX_GROUPS,
         options={"tp": (4,)},
     ),
-    "MC-14": Case(
-        family="qwen2_moe", changes=SHARED, options={"tp": (8,), "sequence_parallel": (True,)}
+    Case(
+        rule="MC-14",
+        because="36 is not divisible by 8",
+        family="qwen2_moe",
+        changes=SHARED,
+        options={"tp": (8,), "sequence_parallel": (True,)},
     ),
-    "MC-18": Case(cluster=H100S, options={"cp": (2, 4), "precision": ("bf16",)}),
-    "MC-21": Case(options={"vpp": (2,), "pp": (2, 4), "micro_batch": (1, 4)}),
-    "MC-22": Case(changes={"num_hidden_layers": 7}, options={"pp": (2, 4)}),
-    "MC-23": Case(options={"vpp": (4, 6)}),
-    "MC-40": Case(family="mixtral", changes={"num_local_experts": 6}, options={"ep": (4, 8)}),
-    "MC-41": Case(family="mixtral", options={"sequence_parallel": (False,)}),
-    "MC-45": Case(family="mixtral", changes={"num_experts_per_tok": 1}),
-    "MC-67": Case(
+    Case(
+        rule="MC-18",
+        because="Context parallelism is only supported by TEDotProductAttention",
+        cluster=H100S,
+        options={"cp": (2, 4), "precision": ("bf16",)},
+    ),
+    Case(
+        rule="MC-21",
+        because="contiguous micro-batches in a virtual pipeline stage",
+        options={"vpp": (2,), "pp": (2, 4), "micro_batch": (1, 4)},
+    ),
+    Case(
+        rule="MC-21",
+        because="contiguous micro-batches in a virtual pipeline stage",
+        batch=24,
+        options={"vpp": (2,), "pp": (2,), "micro_batch": (2,)},
+    ),
+    Case(
+        rule="MC-22",
+        because="must be divisible",
+        changes={"num_hidden_layers": 7},
+        options={"pp": (2, 4)},
+    ),
+    Case(
+        rule="MC-23",
+        because="number of layers on each pipeline rank: 3",
+        options={"vpp": (4, 6)},
+    ),
+    Case(
+        rule="MC-40",
+        because="when instantiating MoELayer",
+        family="mixtral",
+        changes={"num_local_experts": 6},
+        options={"ep": (4, 8)},
+    ),
+    Case(
+        rule="MC-41",
+        because="without also enabling sequence parallelism",
+        family="mixtral",
+        options={"sequence_parallel": (False,)},
+    ),
+    Case(
+        rule="MC-45",
+        because="--moe-router-pre-softmax when topk is 1",
+        family="mixtral",
+        changes={"num_experts_per_tok": 1},
+    ),
+    Case(
+        rule="MC-67",
+        because="'NoneType' and 'Version'",
         cluster=H100S,
         options={"offload": ("optimizer",), "zero_stage": (1,), "precision": ("bf16",)},
     ),
-    "TE-01": Case(cluster=H100S, options={"precision": ("fp8",)}),
-    # Rules of every framework that are Megatron's too: MC-26, MC-16, MC-11, MC-14.
-    "G-10": Case(options={"pp": (1,), "vpp": (2, 4)}),
-    "G-11": Case(options={"tp": (1,), "sequence_parallel": (True,)}),
-    "S-01": Case(options={"tp": (8,)}),
-    "S-03": Case(
-        changes={"intermediate_size": 132, "num_attention_heads": 8}, options={"tp": (8,)}
+    Case(
+        rule="TE-01",
+        because="precision: fp8 -> bf16",
+        cluster=H100S,
+        options={"precision": ("fp8",)},
     ),
-}
-"""By rule. MC-01 and MC-05 (G-02, G-01) are refused by our own launch before Megatron sees them."""
+    # Rules of every framework that are Megatron's too: MC-26, MC-16, MC-17, MC-11, MC-14.
+    Case(
+        rule="G-10",
+        because="should be greater than 1 with interleaved schedule",
+        options={"pp": (1,), "vpp": (2, 4)},
+    ),
+    Case(
+        rule="G-11",
+        because="Cannot use sequence parallelism without tensor parallelism",
+        options={"tp": (1,), "sequence_parallel": (True,)},
+    ),
+    Case(
+        rule="G-11",
+        because="divisible by tensor parallel size",
+        seq_len=34,
+        options={"tp": (4,), "sequence_parallel": (True,), "pp": (1,)},
+    ),
+    Case(
+        rule="S-01",
+        because="num_attention_heads (4) must be a multiple of",
+        options={"tp": (8,)},
+    ),
+    Case(
+        rule="S-03",
+        because="132 is not divisible by 8",
+        changes={"intermediate_size": 132, "num_attention_heads": 8},
+        options={"tp": (8,)},
+    ),
+)
+"""MC-01 and MC-05 (G-02, G-01) are refused by our own launch before Megatron sees them."""
 NOT_EXECUTED = {
     "MC-12a": "binds megatron-core before 0.16, which is not the one installed",
     "MC-17": "needs cp above 1, and that Transformer Engine, which needs a GPU",
@@ -242,17 +336,17 @@ NOT_EXECUTED = {
 """By rule: why this test cannot ask Megatron on a CPU."""
 
 
-def _refused_only_by(rule_id: str, case: Case, most: int) -> list[ParallelPlan]:
+def _refused_only_by_its_rule(case: Case, most: int) -> list[ParallelPlan]:
     """Some plans that this rule alone refuses, spread evenly over all of them."""
-    arrays = PlanArrays(columns={})
+    arrays, setting = PlanArrays(columns={}), case.setting
     for name in KNOB_NAMES:
         arrays = arrays.crossed(name, case.options.get(name, FREE[name]))
     alone = np.ones(len(arrays), dtype=np.bool_)
     for rule in RULES:
-        if "megatron" not in rule.backends or not rule.binds(case.setting.stack):
+        if "megatron" not in rule.backends or not rule.binds(setting.stack):
             continue
-        broken = rule.breaks(arrays, case.setting)
-        if rule.id == rule_id:
+        broken = rule.breaks(arrays, setting)
+        if rule.id == case.rule:
             alone &= broken
         elif rule.id not in OTHERS:
             alone &= ~broken
@@ -260,26 +354,25 @@ def _refused_only_by(rule_id: str, case: Case, most: int) -> list[ParallelPlan]:
     return [arrays[int(i)] for i in found[:: max(1, len(found) // most)][:most]]
 
 
-@pytest.mark.parametrize("rule_id", EXECUTED)
-def test_megatron_refuses_or_rewrites_what_a_rule_alone_refuses(rule_id: str, probe: Probe) -> None:
-    case = EXECUTED[rule_id]
-    plans = _refused_only_by(rule_id, case, most=4)
-    assert plans, f"{rule_id}: no plan is refused by it alone"
+@pytest.mark.parametrize("case", EXECUTED, ids=[case.rule for case in EXECUTED])
+def test_megatron_refuses_or_rewrites_what_a_rule_alone_refuses(case: Case, probe: Probe) -> None:
+    plans = _refused_only_by_its_rule(case, most=4)
+    assert plans, f"{case.rule}: no plan is refused by it alone"
     for plan in plans:
-        workload, cluster = case.setting.workload, case.setting.cluster
-        spec = megatron_launch(plan, workload, cluster, Measurement())
-        answers = [probe.ask(spec, rank=rank) for rank in (0, cluster.num_gpus - 1)]
-        refused = [
-            answer
-            for answer in answers
-            if isinstance(answer, Refused) or _differences(plan, case.setting, answer.effective)
-        ]
-        assert refused, f"{rule_id} refuses {plan.label()}, which Megatron trains"
+        setting = case.setting
+        spec = megatron_launch(plan, setting.workload, setting.cluster, Measurement())
+        for rank in (0, setting.cluster.num_gpus - 1):
+            match probe.ask(spec, rank=rank):
+                case Refused(error=error):
+                    said = error
+                case Accepted(effective=effective):
+                    said = "; ".join(_differences(plan, setting, effective))
+            assert case.because in said, f"{case.rule} refuses {plan.label()}; Megatron: {said}"
 
 
 def test_every_rule_is_executed_or_says_why_not() -> None:
     ours = {rule.id for rule in MEGATRON_RULES if rule.source.startswith("ours")}
     theirs = {rule.id for rule in MEGATRON_RULES} - ours
-    executed = EXECUTED.keys() - {"G-10", "G-11", "S-01", "S-03"}
+    executed = {case.rule for case in EXECUTED} - {"G-10", "G-11", "S-01", "S-03"}
     assert executed | NOT_EXECUTED.keys() == theirs
     assert not executed & NOT_EXECUTED.keys()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from typing import Any
 
 from tests.tiny_job import LLAMA_CONFIG
 from tuner.hf_config import hf_model_of
-from tuner.workload import Workload
+from tuner.workload import HfModel, Workload
 
 EXPERTS: dict[str, Any] = {
     "num_local_experts": 4,
@@ -53,8 +55,13 @@ def family_workload(family: str, **changes: Any) -> Workload:
 def _workload(config: dict[str, Any]) -> Workload:
     values = {name: value for name, value in config.items() if name != "architectures"}
     return Workload(
-        model=hf_model_of(values, name="tiny", named="a test"),
+        model=_model(json.dumps(values)),
         seq_len=32,
         global_batch_sequences=8,
         learning_rate=1e-3,
     )
+
+
+@functools.cache  # counting its parameters takes a while
+def _model(config_text: str) -> HfModel:
+    return hf_model_of(json.loads(config_text), name="tiny", named="a test")
