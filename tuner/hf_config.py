@@ -14,6 +14,13 @@ from tuner.model_shape import ModelShape
 from tuner.workload import HfModel
 
 _WELL_KNOWN = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "gpt2", "gemma2", "deepseek_v3")
+_TEXT_TWINS = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}
+"""Text parts without a causal class of their own, and the model with the same weights."""
 _HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model", "dim", "emb_dim", "embedding_dim")
 _LAYERS = (
     "num_hidden_layers",
@@ -110,7 +117,7 @@ def causal_config(values: Mapping[str, Any]) -> Any:
         raise ValueError(_unknown_sentence(family))
     config = _transformers_config(values)
     _refuse_encoder(family, config)
-    text = config.get_text_config()
+    text = _with_causal_class(config.get_text_config(), config)
     found = text if _is_causal(text) else config
     if not _is_causal(found):
         raise ValueError(_unknown_sentence(family))
@@ -129,6 +136,17 @@ def _transformers_config(values: Mapping[str, Any]) -> Any:
     except Exception as error:  # transformers validates with many exception types of its own
         said = " ".join(str(error).split())
         raise ValueError(f"transformers refuses it: {said}") from error
+
+
+def _with_causal_class(text: Any, whole: Any) -> Any:
+    """The text part, or its twin: of the same sizes, with plain positions."""
+    twin = _TEXT_TWINS.get(text.model_type)
+    if twin is None:
+        return text
+    values = text.to_dict() | {"tie_word_embeddings": whole.tie_word_embeddings}
+    theta = (values.pop("rope_parameters", None) or {}).get("rope_theta", 10000.0)
+    rope = {"rope_type": "default", "rope_theta": theta}
+    return _transformers_config(values | {"model_type": twin, "rope_parameters": rope})
 
 
 def _is_causal(config: Any) -> bool:

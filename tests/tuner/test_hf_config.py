@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from tuner.errors import UserError
 from tuner.hf_config import hf_model, hf_model_of, model_shape
@@ -145,6 +145,21 @@ def test_of_a_wrapper_the_text_part_is_the_model() -> None:
     assert model.shape == model_shape(text)
     assert json.loads(model.config_text)["model_type"] == "gemma3_text"
     assert model_shape(json.loads(model.config_text)) == model.shape
+
+
+@pytest.mark.parametrize(
+    ("family", "twin"),
+    [("qwen2_vl", "qwen2"), ("qwen2_5_vl", "qwen2"), ("qwen3_vl", "qwen3")],
+)
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_text_part_without_a_causal_class_is_its_twin(family: str, twin: str, tied: bool) -> None:
+    config = AutoConfig.for_model(family, text_config=dict(SIZES), tie_word_embeddings=tied)
+    with torch.device("meta"):
+        text = AutoModel.from_config(config.get_text_config())
+    head = 0 if tied else SIZES["vocab_size"] * SIZES["hidden_size"]
+    shape = model_shape(json.loads(json.dumps(config.to_dict())))
+    assert shape.family == twin
+    assert shape.num_params == sum(p.numel() for p in text.parameters()) + head
 
 
 def test_a_file_of_a_published_model_with_code_and_quantization_is_read() -> None:
