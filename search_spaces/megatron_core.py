@@ -1,19 +1,20 @@
-"""What Megatron-Core cannot do, or not together: stages, experts, states.
+"""What Megatron-Core cannot do, or not together: heads, stages, states.
 
-What follows from the model alone is in ``megatron_models``; what Transformer Engine decides is in
-``transformer_engine``. Rules that every framework has (MC-01, 05, 11, 14, 16, 26) are general.
+Rules of experts are in ``megatron_experts``; what follows from the model alone is in
+``megatron_models``, what Transformer Engine decides in ``transformer_engine``. Rules that every
+framework has (MC-01, 05, 11, 14, 16, 26) are general.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 import numpy as np
 
+from search_spaces.megatron_experts import MEGATRON_EXPERT_RULES
 from search_spaces.megatron_models import MEGATRON_MODEL_RULES
+from search_spaces.options_text import divisors, options_text
 from search_spaces.rule import Rule, Setting
 from search_spaces.transformer_engine import TRANSFORMER_ENGINE_RULES
-from tuner.model_shape import Experts, ModelShape
+from tuner.model_shape import ModelShape
 from tuner.plan import Backend, ParallelPlan
 from tuner.plan_arrays import BoolArray, IntArray, PlanArrays
 
@@ -30,23 +31,8 @@ def _known(setting: Setting) -> ModelShape:
     return shape
 
 
-def _experts(setting: Setting) -> Experts | None:
-    shape = _shape(setting)
-    return None if shape is None else shape.experts
-
-
 def _none(arrays: PlanArrays) -> BoolArray:
     return np.zeros(len(arrays), dtype=np.bool_)
-
-
-def _options(candidates: Iterable[int], is_legal: Callable[[int], bool]) -> str:
-    """``1, 2, 4``: those that would do, or ``none of them would do``."""
-    legal = [str(number) for number in candidates if is_legal(number)]
-    return ", ".join(legal[:8]) if legal else "another layout: no value would do"
-
-
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 # --- key-value heads -----------------------------------------------------------------------------
@@ -64,7 +50,7 @@ def _groups_say(plan: ParallelPlan, setting: Setting) -> str:
     return (
         f"tp must divide the key-value heads ({groups}) or be a multiple of them, got {plan.tp}; "
         "try "
-        + _options(_divisors(shape.num_heads), lambda tp: groups % tp == 0 or tp % groups == 0)
+        + options_text(divisors(shape.num_heads), lambda tp: groups % tp == 0 or tp % groups == 0)
     )
 
 
@@ -78,7 +64,7 @@ def _whole_groups_say(plan: ParallelPlan, setting: Setting) -> str:
     version = setting.stack.versions["megatron-core"]
     return (
         f"tp must divide the key-value heads ({groups}) with megatron-core {version}, got "
-        f"{plan.tp}; try {_options(_divisors(groups), lambda _: True)}, or megatron-core 0.16"
+        f"{plan.tp}; try {options_text(divisors(groups), lambda _: True)}, or megatron-core 0.16"
     )
 
 
@@ -98,10 +84,10 @@ def _stages_break(arrays: PlanArrays, setting: Setting) -> BoolArray:
 
 def _stages_say(plan: ParallelPlan, setting: Setting) -> str:
     layers = _known(setting).num_layers
-    options = sorted({*_divisors(layers), *_divisors(layers + 2)})
+    options = sorted({*divisors(layers), *divisors(layers + 2)})
     return (
         f"pp must divide the layers ({layers}), or the layers with the embedding and the head "
-        f"({layers + 2}), got {plan.pp}; try {_options(options, lambda pp: pp <= layers)}"
+        f"({layers + 2}), got {plan.pp}; try {options_text(options, lambda pp: pp <= layers)}"
     )
 
 
@@ -116,7 +102,7 @@ def _chunks_break(arrays: PlanArrays, setting: Setting) -> BoolArray:
 
 def _chunks_say(plan: ParallelPlan, setting: Setting) -> str:
     layers = _known(setting).num_layers
-    options = _options(
+    options = options_text(
         range(1, layers + 1),
         lambda vpp: layers % (plan.pp * vpp) == 0 or (layers + 2) % (plan.pp * vpp) == 0,
     )
@@ -144,91 +130,8 @@ def _interleaved_say(plan: ParallelPlan, setting: Setting) -> str:
 
     return (
         f"the micro-batches of a step must be a multiple of pp ({plan.pp}) with vpp > 1, got "
-        f"{got}; make micro_batch {_options(range(1, batch + 1), is_legal)}, or vpp 1"
+        f"{got}; make micro_batch {options_text(range(1, batch + 1), is_legal)}, or vpp 1"
     )
-
-
-# --- experts -------------------------------------------------------------------------------------
-
-
-def _expert_count_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
-    experts = _experts(setting)
-    count = 1 if experts is None else experts.num_experts
-    return count % arrays.ints("ep") != 0
-
-
-def _expert_count_says(plan: ParallelPlan, setting: Setting) -> str:
-    experts = _experts(setting)
-    if experts is None:
-        return f"ep must be 1 for a model without experts, got {plan.ep}; use ep 1"
-    count = experts.num_experts
-    return (
-        f"ep must divide the experts of a layer ({count}), got {plan.ep}; "
-        f"try {_options(_divisors(count), lambda _: True)}"
-    )
-
-
-def _expert_ranks_break(arrays: PlanArrays, setting: Setting) -> BoolArray:
-    ep = arrays.ints("ep")
-    return (ep > 1) & (setting.cluster.num_gpus % (ep * arrays.ints("pp")) != 0)
-
-
-def _expert_ranks_say(plan: ParallelPlan, setting: Setting) -> str:
-    gpus = setting.cluster.num_gpus
-    options = _options(_divisors(gpus), lambda ep: gpus % (ep * plan.pp) == 0)
-    return (
-        f"ep * pp must divide the GPUs ({gpus}), got {plan.ep} * {plan.pp} = "
-        f"{plan.ep * plan.pp}; make ep {options}"
-    )
-
-
-def _expert_replicas(arrays: PlanArrays, setting: Setting) -> IntArray:
-    """Ranks that hold the same experts: with ep 1 an expert is split over tp, else it is whole."""
-    ep = arrays.ints("ep")
-    split = np.where(ep == 1, arrays.ints("tp"), 1)
-    return np.maximum(1, setting.cluster.num_gpus // (ep * split * arrays.ints("pp")))
-
-
-def _expert_instances_break(arrays: PlanArrays, setting: Setting) -> BoolArray:
-    if _experts(setting) is None:
-        return _none(arrays)
-    replicate = arrays.ints("dp_replicate")
-    return (replicate > 1) & (_expert_replicas(arrays, setting) % replicate != 0)
-
-
-def _expert_instances_say(plan: ParallelPlan, setting: Setting) -> str:
-    replicas = int(_expert_replicas(PlanArrays.of_plans([plan]), setting)[0])
-    return (
-        f"dp_replicate must divide the ranks that hold the same experts ({replicas}), got "
-        f"{plan.dp_replicate}; try {_options(_divisors(replicas), lambda _: True)}"
-    )
-
-
-def _expert_size_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
-    if (experts := _experts(setting)) is None:
-        return _none(arrays)
-    tp = arrays.ints("tp")
-    split_expert = (arrays.ints("ep") == 1) & (experts.ffn % tp != 0)
-    return split_expert | (experts.shared_ffn % tp != 0)
-
-
-def _expert_size_says(plan: ParallelPlan, setting: Setting) -> str:
-    experts = _experts(setting)
-    assert experts is not None, "the rule speaks only of models with experts"
-    shared = f" and of the shared ones ({experts.shared_ffn})" if experts.shared_ffn else ""
-    options = _options(
-        _divisors(experts.ffn), lambda tp: experts.shared_ffn % tp == 0 and tp <= plan.tp
-    )
-    return (
-        f"tp must divide the inner size of the experts ({experts.ffn}){shared}, got {plan.tp}; "
-        f"try {options}" + ("" if experts.shared_ffn % plan.tp else ", or ep above 1")
-    )
-
-
-def _expert_sequence_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
-    if _experts(setting) is None:
-        return _none(arrays)
-    return (arrays.ints("tp") > 1) & ~arrays.flags("sequence_parallel")
 
 
 # --- states --------------------------------------------------------------------------------------
@@ -360,60 +263,9 @@ _LAYOUT_RULES: tuple[Rule, ...] = (
     ),
 )
 
-_EXPERT_RULES: tuple[Rule, ...] = (
-    Rule(
-        id="MC-40",
-        backends=MEGATRON,
-        knobs=("ep",),
-        breaks=_expert_count_breaks,
-        says=_expert_count_says,
-        summary="ep must divide the experts of a layer, and be 1 without experts",
-        source="megatron/core/transformer/transformer_config.py, moe/moe_layer.py",
-    ),
-    Rule(
-        id="MC-02",
-        backends=MEGATRON,
-        knobs=("ep", "pp"),
-        breaks=_expert_ranks_break,
-        says=_expert_ranks_say,
-        summary="ep * pp must divide the GPUs",
-        source="megatron/core/parallel_state.py; experts are not split over tp where ep > 1",
-    ),
-    Rule(
-        id="MC-04",
-        backends=MEGATRON,
-        knobs=("dp_replicate", "ep", "tp", "pp"),
-        breaks=_expert_instances_break,
-        says=_expert_instances_say,
-        summary="dp_replicate must divide the ranks that hold the same experts",
-        source="megatron/core/parallel_state.py",
-    ),
-    Rule(
-        id="MC-14",
-        backends=MEGATRON,
-        knobs=("tp", "ep"),
-        breaks=_expert_size_breaks,
-        says=_expert_size_says,
-        summary="tp must divide the inner size of shared experts, and of the others with ep 1",
-        source="megatron/core/utils.py divide; megatron/core/tensor_parallel/layers.py",
-    ),
-    Rule(
-        id="MC-41",
-        backends=MEGATRON,
-        knobs=("tp", "sequence_parallel"),
-        breaks=_expert_sequence_breaks,
-        says=lambda plan, _: (
-            f"a model with experts needs sequence_parallel with tp > 1, got tp {plan.tp} without; "
-            "use sequence_parallel, or tp 1 and ep instead"
-        ),
-        summary="a model with experts needs sequence_parallel with tp > 1",
-        source="megatron/core/transformer/moe/moe_layer.py",
-    ),
-)
-
 MEGATRON_RULES: tuple[Rule, ...] = (
     *MEGATRON_MODEL_RULES,
     *_LAYOUT_RULES,
-    *_EXPERT_RULES,
+    *MEGATRON_EXPERT_RULES,
     *TRANSFORMER_ENGINE_RULES,
 )

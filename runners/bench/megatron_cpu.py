@@ -77,6 +77,7 @@ def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
         device = kwargs.get("device")
         if device is not None and str(device).startswith("cuda"):
             kwargs["device"] = _CPU
+        kwargs.pop("pin_memory", None)  # rotary positions of a split sequence; needs a GPU
         return factory(*args, **kwargs)
 
     return made
