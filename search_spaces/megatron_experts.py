@@ -100,6 +100,10 @@ def _expert_size_says(plan: ParallelPlan, setting: Setting) -> str:
     )
 
 
+def _expert_precision_breaks(arrays: PlanArrays, _: Setting) -> BoolArray:
+    return (arrays.ints("ep") > 1) & arrays.equals("precision", "fp16")
+
+
 def _expert_sequence_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
     if _experts(setting) is None:
         return _none(arrays)
@@ -115,6 +119,15 @@ MEGATRON_EXPERT_RULES: tuple[Rule, ...] = (
         says=_expert_count_says,
         summary="ep must divide the experts of a layer, and be 1 without experts",
         source="megatron/core/transformer/transformer_config.py, moe/moe_layer.py",
+    ),
+    Rule(
+        id="MC-40a",
+        backends=MEGATRON,
+        knobs=("ep", "precision"),
+        breaks=_expert_precision_breaks,
+        says=lambda plan, _: f"ep must be 1 in fp16, got {plan.ep}; use ep 1, or bf16 or fp32",
+        summary="ep must be 1 in fp16",
+        source="megatron/training/arguments.py (core_v0.16.1)",
     ),
     Rule(
         id="MC-02",

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+from packaging.version import Version
 
 from tuner.launch import LaunchSpec
 from tuner.study_folder import write_launch_files
@@ -43,11 +46,11 @@ class Probe:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def ask(self, spec: LaunchSpec, *, rank: int) -> Answer:
-        """What Megatron makes of this rank."""
+    def ask(self, spec: LaunchSpec, *, rank: int, build: bool = True) -> Answer:
+        """What Megatron makes of this rank; without ``build``, of its groups and configuration."""
         with tempfile.TemporaryDirectory() as folder:
             write_launch_files(spec, Path(folder) / "launch")
-            self._connection.send((str(Path(folder) / "launch"), rank))
+            self._connection.send((str(Path(folder) / "launch"), rank, build))
             kind, value = self._connection.recv()
         return Accepted(effective=value) if kind == "accepted" else Refused(error=value)
 
@@ -74,9 +77,9 @@ def _serve(connection: Connection) -> None:
     torch.set_num_threads(1)
     _let_experts_exchange()
     while True:
-        folder, rank = connection.recv()
+        folder, rank, build = connection.recv()
         try:
-            connection.send(("accepted", _effective(Path(folder), rank)))
+            connection.send(("accepted", _effective(Path(folder), rank, build=build)))
         except Exception as error:  # whatever a framework refuses with
             connection.send(("refused", f"{type(error).__name__}: {error}"))
 
@@ -104,15 +107,18 @@ def _let_experts_exchange() -> None:
     torch.distributed.all_to_all_single = exchanged  # type: ignore[assignment]
 
 
-def _effective(folder: Path, rank: int) -> dict[str, Any]:
+def _effective(folder: Path, rank: int, *, build: bool) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
     from megatron.core import num_microbatches_calculator, parallel_state
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from runners.bench.launch_folder import LaunchFolder
+    from runners.bench.megatron_arguments import MegatronArguments
     from runners.bench.megatron_groups import start_megatron_groups
+    from runners.bench.megatron_model import transformer_config
     from runners.bench.megatron_training import megatron_training
+    from tuner.launch import MEGATRON_FILE
 
     launch, cpu = LaunchFolder.read(folder), torch.device("cpu")
     dist.init_process_group(
@@ -120,6 +126,20 @@ def _effective(folder: Path, rank: int) -> dict[str, Any]:
     )
     try:
         start_megatron_groups(launch, cpu)
+        if not build:
+            # Its version, which the configuration of 8-bit experts asks for, is made up.
+            with patch("megatron.core.utils.get_te_version", return_value=Version("2.8.0")):
+                config = transformer_config(MegatronArguments.read(folder / MEGATRON_FILE))
+            return {
+                "tp": parallel_state.get_tensor_model_parallel_world_size(),
+                "pp": parallel_state.get_pipeline_model_parallel_world_size(),
+                "cp": parallel_state.get_context_parallel_world_size(),
+                "ep": parallel_state.get_expert_model_parallel_world_size(),
+                "vpp": config.virtual_pipeline_model_parallel_size or 1,
+                "sequence_parallel": config.sequence_parallel,
+                "num_microbatches": num_microbatches_calculator.get_num_microbatches(),
+                "fp8": config.fp8,
+            }
         training = megatron_training(launch, cpu)
         training.step(0)
         return training.effective()

@@ -29,12 +29,15 @@ from tuner.launch import Measurement
 from tuner.plan import KNOB_NAMES, ParallelPlan, PlanValue
 from tuner.plan_arrays import PlanArrays
 from tuner.presets import gpu_named
+from tuner.stack import Stack
 from tuner.workload import Workload
 
 pytestmark = pytest.mark.ranks
 
 H100 = gpu_named("h100-sxm-80gb")
 assert H100 is not None
+
+ENGINE_STACK = Stack(versions={**CPU_STACK.versions, "transformer-engine": "2.8.0"})
 
 FREE: dict[str, tuple[PlanValue, ...]] = {
     "backend": ("megatron",),
@@ -154,6 +157,39 @@ def test_megatron_trains_every_legal_plan_as_it_was_asked(
     answer = probe.ask(spec, rank=data.draw(st.sampled_from((0, last)), label="rank"))
     assert isinstance(answer, Accepted), f"{plan.label()}: {answer}"
     assert _differences(plan, setting, answer.effective) == []
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_what_needs_transformer_engine_is_configured_as_it_was_asked(
+    data: st.DataObject, probe: Probe
+) -> None:
+    """Without it only the arguments, groups and configuration can be made, not the layers."""
+    assert H100 is not None
+    nodes = data.draw(st.sampled_from((1, 2, 8)))
+    cluster = Cluster(gpu=H100, num_nodes=nodes, gpus_per_node=8)
+    drawn = _setting(data.draw(st.sampled_from(("llama", "mixtral"))), cluster, batch=64)
+    setting = dataclasses.replace(drawn, stack=ENGINE_STACK)
+    plans = _legal(setting)
+    split = plans.ints("cp") > 1
+    for name, word in (("precision", "fp8"), ("offload", "optimizer")):
+        split |= plans.equals(name, word)
+    plans = plans.kept(split)
+    plan = plans[data.draw(st.integers(0, len(plans) - 1), label="plan")]
+    spec = megatron_launch(plan, setting.workload, cluster, Measurement())
+    answer = probe.ask(spec, rank=cluster.num_gpus - 1, build=False)
+    assert isinstance(answer, Accepted), f"{plan.label()}: {answer}"
+    asked: dict[str, Any] = {
+        name: getattr(plan, name) for name in ("tp", "pp", "cp", "ep", "vpp", "sequence_parallel")
+    }
+    batch = setting.workload.global_batch_sequences
+    asked["num_microbatches"] = plan.num_microbatches(cluster.num_gpus, batch)
+    asked["fp8"] = "hybrid" if plan.precision == "fp8" else None
+    assert answer.effective == asked
 
 
 @pytest.mark.parametrize(
@@ -326,6 +362,7 @@ NOT_EXECUTED = {
     "MC-12a": "binds megatron-core before 0.16, which is not the one installed",
     "MC-17": "needs cp above 1, and that Transformer Engine, which needs a GPU",
     "MC-18a": "needs cp above 1, and that Transformer Engine, which needs a GPU",
+    "MC-40a": "is of Megatron-LM's check of its arguments, which is not in the package",
     "MC-52": "is of a version of Transformer Engine, which needs a GPU",
     "MC-68": "megatron-core asserts it only after the version of Transformer Engine (MC-67)",
     "TE-05": "is asserted by Transformer Engine at the first product, which needs a GPU",

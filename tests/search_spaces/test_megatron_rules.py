@@ -95,6 +95,7 @@ def _cases() -> list[tuple[str, Setting, dict[str, Any], list[str]]]:
         ),
         ("MC-40", _setting(_llama()), {"ep": 2}, ["without experts", "got 2", "use ep 1"]),
         ("MC-40", _setting(_mixtral()), {"ep": 8}, ["(4)", "got 8", "1, 2, 4"]),
+        ("MC-40a", _setting(_mixtral()), {"ep": 2, "precision": "fp16"}, ["fp16", "got 2", "bf16"]),
         ("MC-02", _setting(_mixtral()), {"ep": 4, "pp": 4}, ["(8)", "4 * 4 = 16", "ep 1, 2"]),
         (
             "MC-04",
