@@ -1,4 +1,4 @@
-"""Times the enumeration of all legal plans, every knob automatic: `python benchmarks/enumeration.py`.
+"""Times the enumeration of all legal plans with every knob automatic.
 
 Llama 3.1 405B on 8 and on 16,384 H100, three frameworks, with Transformer Engine in the stack. One
 core, no GPU. Memory is the peak of the whole process, before anything else was imported.

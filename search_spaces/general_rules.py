@@ -18,6 +18,19 @@ def _divisors_text(number: int) -> str:
     return ", ".join(divisors[:8]) + (", ..." if len(divisors) > 8 else "")
 
 
+_DISTRIBUTIONS = {
+    Backend.PYTORCH: "torch",
+    Backend.DEEPSPEED: "deepspeed",
+    Backend.MEGATRON: "megatron-core",
+}
+"""What must be installed for a backend to run."""
+
+
+def _missing_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
+    missing = [str(b) for b, name in _DISTRIBUTIONS.items() if not setting.stack.has(name)]
+    return arrays.equals("backend", *missing)
+
+
 def _degrees_break(arrays: PlanArrays, setting: Setting) -> BoolArray:
     split = arrays.ints("tp") * arrays.ints("pp") * arrays.ints("cp")
     return setting.cluster.num_gpus % split != 0
@@ -168,6 +181,19 @@ def _offload_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
 
 
 GENERAL_RULES: tuple[Rule, ...] = (
+    Rule(
+        id="G-14",
+        backends=ALL,
+        knobs=("backend",),
+        breaks=_missing_breaks,
+        says=lambda plan, _: (
+            f"backend {plan.backend} needs {_DISTRIBUTIONS[plan.backend]}, which is not "
+            "installed; install it, name it under stack to plan for another machine, or use "
+            "another backend"
+        ),
+        summary="the backend's framework must be installed, or named under stack",
+        source="ours: nothing is tried that cannot start",
+    ),
     Rule(
         id="G-02",
         backends=ALL,

@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.enumeration import rejections, search_space
+from search_spaces.rule import Rule, backend_mask
 from search_spaces.rule_table import RULES
-from tests.tiny_job import cpu_cluster, setting, tiny_workload
+from tests.tiny_job import CPU_STACK, cpu_cluster, setting, tiny_workload
 from tuner.cluster import Cluster
 from tuner.plan import Backend, Offload, ParallelPlan, Precision, Recompute
+from tuner.plan_arrays import PlanArrays
+from tuner.stack import Stack
 from tuner.workload import FactoryModel, Workload
 
 WORKLOAD = tiny_workload()
@@ -94,6 +97,15 @@ def test_tied_embeddings_are_not_split_over_pytorch_stages() -> None:
     assert "PT-13" in dict(rejections(plan(pp=2), setting(tied, CLUSTER)))
 
 
+def test_a_framework_that_is_not_installed_is_refused_with_what_to_install() -> None:
+    stack = Stack(versions={"torch": "2.13.0"})
+    bare = setting(WORKLOAD, CLUSTER, stack)
+    broken = dict(rejections(plan(backend=Backend.MEGATRON), bare))
+    assert "needs megatron-core, which is not installed" in broken["G-14"]
+    assert rejections(plan(), bare) == ()
+    assert {p.backend for p in search_space(bare, {}).plans} == {Backend.PYTORCH}
+
+
 def test_rule_ids_are_unique_and_every_rule_names_its_source() -> None:
     assert len({rule.id for rule in RULES}) == len(RULES)
     assert all(rule.source and rule.summary for rule in RULES)
@@ -121,3 +133,12 @@ def test_a_plan_is_enumerated_exactly_when_it_breaks_no_rule(data: st.DataObject
 
 def _space(cluster: Cluster) -> Any:
     return search_space(setting(WORKLOAD, cluster), {"precision": ("fp32", "bf16")})
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
+def test_a_rule_looks_only_at_the_knobs_that_it_names(rule: Rule) -> None:
+    plans = search_space(setting(WORKLOAD, CLUSTER), {"precision": ("fp32",)}).plans
+    named = {name: plans.columns[name] for name in ("backend", *rule.knobs)}
+    broken = rule.breaks(PlanArrays(columns=named), setting(WORKLOAD, CLUSTER))
+    assert broken.shape == (len(plans),)
+    assert not (broken & backend_mask(plans, rule.backends)).any() or not rule.binds(CPU_STACK)
