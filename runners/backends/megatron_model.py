@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tuner.cluster import Device, Gpu
-from tuner.model_shape import Experts, ModelShape
-from tuner.plan import ParallelPlan
+from tuner.model_shape import ModelShape
+from tuner.plan import ParallelPlan, Precision
 from tuner.workload import HfModel, Workload
 
 VOCAB_MULTIPLE = 8
@@ -47,9 +47,7 @@ def model_lines(workload: Workload, plan: ParallelPlan, gpu: Gpu) -> list[str]:
     if shape.family == "gpt2":
         return lines + _gpt2_lines(config)
     lines += _rope_lines(shape, config) + _window_lines(shape, workload.seq_len)
-    if shape.experts is not None:
-        lines += _expert_lines(shape.family, shape.experts, config, gpu)
-    return lines
+    return lines + _expert_lines(shape, config, plan.precision, gpu)
 
 
 def _gpt2_lines(config: Mapping[str, Any]) -> list[str]:
@@ -89,7 +87,12 @@ def _window_lines(shape: ModelShape, seq_len: int) -> list[str]:
     return [f"--window-size {shape.sliding_window - 1},0"]
 
 
-def _expert_lines(family: str, experts: Experts, config: Mapping[str, Any], gpu: Gpu) -> list[str]:
+def _expert_lines(
+    shape: ModelShape, config: Mapping[str, Any], precision: Precision, gpu: Gpu
+) -> list[str]:
+    experts = shape.experts
+    if experts is None:
+        return []
     lines = [
         f"--num-experts {experts.num_experts}",
         f"--moe-ffn-hidden-size {experts.ffn}",
@@ -98,14 +101,15 @@ def _expert_lines(family: str, experts: Experts, config: Mapping[str, Any], gpu:
         "--moe-router-load-balancing-type none",
         "--moe-token-dispatcher-type alltoall",
     ]
-    renormalized = family == "mixtral" or config.get("norm_topk_prob", False)
+    renormalized = shape.family == "mixtral" or config.get("norm_topk_prob", False)
     if not renormalized:
         lines.append("--moe-router-pre-softmax")
     if experts.shared_ffn:
         lines.append(f"--moe-shared-expert-intermediate-size {experts.shared_ffn}")
-        if family == "qwen2_moe":
+        if shape.family == "qwen2_moe":
             lines.append("--moe-shared-expert-gate")
-    # Rule MC-46: the grouped products are kernels of Ampere and later.
-    if gpu.device is Device.CUDA and gpu.compute_capability >= (8, 0):
+    # Megatron-LM takes it only in bf16 and on Ampere or later (MC-46).
+    able = gpu.device is Device.CUDA and gpu.compute_capability >= (8, 0)
+    if able and precision in (Precision.BF16, Precision.FP8):
         lines.append("--moe-grouped-gemm")
     return lines

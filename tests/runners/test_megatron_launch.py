@@ -275,8 +275,10 @@ def test_the_arguments_have_the_experts_of_config_json(tmp_path: Path) -> None:
     assert not _read(_launch(renormalized), tmp_path).moe_router_pre_softmax
 
 
-def test_experts_products_are_grouped_on_gpus_only(tmp_path: Path) -> None:
+def test_experts_products_are_grouped_on_gpus_in_bf16_only(tmp_path: Path) -> None:
     workload = model_workload(**MIXTRAL)
+    fp32 = _launch(workload, _cuda_cluster(4), precision="fp32")
+    assert not _read(fp32, tmp_path).moe_grouped_gemm
     assert _read(_launch(workload, _cuda_cluster(4)), tmp_path).moe_grouped_gemm
     assert not _read(_launch(workload), tmp_path).moe_grouped_gemm
 
