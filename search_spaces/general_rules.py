@@ -10,7 +10,7 @@ from search_spaces.rule import ALL, Rule, Setting
 from tuner.cluster import Device
 from tuner.model_shape import ModelShape
 from tuner.plan import Backend, ParallelPlan
-from tuner.plan_arrays import BoolArray, PlanArrays
+from tuner.plan_arrays import BoolArray, IntArray, PlanArrays
 
 
 def _divisors_text(number: int) -> str:
@@ -88,13 +88,19 @@ def _precision_says(plan: ParallelPlan, setting: Setting) -> str:
     )
 
 
+def _sharding_ranks(arrays: PlanArrays, setting: Setting) -> IntArray:
+    """Ranks that states can be sharded over, shape (n,): Megatron's include those of cp."""
+    context = np.where(arrays.equals("backend", "megatron"), arrays.ints("cp"), 1)
+    return setting.data_parallel(arrays) * context
+
+
 def _zero_alone_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
-    return (arrays.ints("zero_stage") > 0) & (setting.data_parallel(arrays) == 1)
+    return (arrays.ints("zero_stage") > 0) & (_sharding_ranks(arrays, setting) == 1)
 
 
 def _replicas_break(arrays: PlanArrays, setting: Setting) -> BoolArray:
     replicas = arrays.ints("dp_replicate")
-    data = setting.data_parallel(arrays)
+    data = _sharding_ranks(arrays, setting)
     megatron = arrays.equals("backend", "megatron")
     deepspeed = arrays.equals("backend", "deepspeed")
     least = np.where(megatron, 1, np.where(deepspeed, 3, 2))
@@ -310,14 +316,20 @@ GENERAL_RULES: tuple[Rule, ...] = (
         "the key-value heads",
         (Backend.PYTORCH, Backend.DEEPSPEED),
     ),
-    _shape_rule("S-03", "tp", "ffn", "the feed-forward size"),
+    _shape_rule(
+        "S-03",
+        "tp",
+        "ffn",
+        "the feed-forward size",
+        (Backend.PYTORCH, Backend.DEEPSPEED),
+    ),
     Rule(
         id="S-04",
-        backends=ALL,
+        backends=(Backend.PYTORCH, Backend.DEEPSPEED),
         knobs=("pp", "vpp"),
         breaks=_layers_break,
         says=_layers_say,
         summary="pp * vpp must divide the layers",
-        source="megatron/core/transformer/transformer_block.py; equal stages",
+        source="ours: equal stages; an uneven one sets the pace of all",
     ),
 )

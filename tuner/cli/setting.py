@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runners.backends.launch import launch_for
 from search_spaces.enumeration import search_space
 from search_spaces.rule import Setting
 from tuner.cli.found_cluster import found_cluster
 from tuner.cost_model.prediction import prediction
-from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import Backend, ParallelPlan, Precision
-from tuner.search_space import Removal, SearchSpace
+from tuner.search_space import SearchSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,7 +49,7 @@ def planned(path: Path, ray_address: str | None = None) -> Planned:
 
 def planned_job(job: Job) -> Planned:
     """The legal plans of a job, with what is predicted of them."""
-    space = _describable(job, search_space(job_setting(job), job.asked))
+    space = search_space(job_setting(job), job.asked)
     return Planned(job=job, space=space, predicted=_predicted(job, space))
 
 
@@ -70,23 +68,6 @@ def _predicted(job: Job, space: SearchSpace) -> Predicted | None:
 def job_setting(job: Job) -> Setting:
     """What the plans of a job are judged against, with the versions that it is planned for."""
     return Setting(workload=job.workload, cluster=job.cluster, stack=job.stack)
-
-
-def _describable(job: Job, space: SearchSpace) -> SearchSpace:
-    """Without the frameworks that cannot build this model; the waterfall says what they said."""
-    removals = list(space.waterfall)
-    plans = space.plans
-    for backend in Backend:
-        own = plans.equals("backend", backend)
-        if not own.any():
-            continue
-        try:
-            launch_for(plans[int(own.argmax())], job.workload, job.cluster, job.measurement)
-        except UserError as error:
-            plans = plans.kept(~own)
-            sentence = f"{backend} cannot train this model: {error}"
-            removals.append(Removal(rule="M-01", removed=int(own.sum()), sentence=sentence))
-    return replace(space, plans=plans, waterfall=tuple(removals))
 
 
 def default_plans(space: SearchSpace) -> dict[Backend, ParallelPlan]:
