@@ -177,7 +177,8 @@ def _own_module_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
     if setting.workload.shape is not None:
         return np.zeros(len(arrays), dtype=np.bool_)
     split = (arrays.ints("tp") > 1) | (arrays.ints("pp") > 1)
-    return split | ~arrays.equals("recompute", "none") | arrays.equals("backend", "megatron")
+    recomputed = arrays.equals("backend", "deepspeed") & ~arrays.equals("recompute", "none")
+    return split | recomputed | arrays.equals("backend", "megatron")
 
 
 def _offload_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
@@ -301,11 +302,11 @@ GENERAL_RULES: tuple[Rule, ...] = (
         knobs=("tp", "pp", "recompute"),
         breaks=_own_module_breaks,
         says=lambda plan, setting: (
-            f"a user's own module ({setting.workload.model.name}) must have tp 1, pp 1, "
-            "recompute none and a backend other than megatron, as its layers are not known; got "
+            f"a user's own module ({setting.workload.model.name}) must have tp 1, pp 1, a backend "
+            "other than megatron, and recompute none with deepspeed: its layers are not known; got "
             f"{plan.label()}; give a config.json to split the model"
         ),
-        summary="a user's own module is not split: tp 1, pp 1, recompute none, not megatron",
+        summary="a user's own module is not split, megatron does not take it, deepspeed not recompute it",
         source="ours: nothing is known of the module's layers",
     ),
     _shape_rule("S-01", "tp", "num_heads", "the attention heads"),
@@ -325,7 +326,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="S-04",
-        backends=(Backend.PYTORCH, Backend.DEEPSPEED),
+        backends=(Backend.DEEPSPEED,),
         knobs=("pp", "vpp"),
         breaks=_layers_break,
         says=_layers_say,

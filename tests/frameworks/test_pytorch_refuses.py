@@ -21,8 +21,6 @@ LLAMA = small_workload("llama")
 MIXTRAL = small_workload("mixtral", num_local_experts=4, num_experts_per_tok=2)
 GPT2 = small_workload("gpt2", n_embd=32, n_layer=4, n_head=8, n_positions=64)
 NOT_EXECUTED = {"PT-09": "another torch cannot be installed beside this one within a test"}
-BESIDE = {"S-04"}
-"""Equal stages: still asked of every backend, though these stages may be uneven."""
 
 
 def plan(**knobs: Any) -> ParallelPlan:
@@ -90,7 +88,7 @@ def test_what_only_this_rule_refuses_cannot_be_built(
 ) -> None:
     refused, cluster = plan(**knobs), gpus(num_ranks)
     broken = {name for name, _ in rejections(refused, setting(workload, cluster))}
-    assert broken - BESIDE == {rule}
+    assert broken == {rule}
     with fake_ranks(num_ranks, rank=num_ranks // 2), pytest.raises(error, match=words):
         built(launch_folder(refused, workload, cluster, tmp_path))
 

@@ -33,7 +33,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("G-11", {"sequence_parallel": True}, ["tp > 1"]),
     ("G-12", {"offload": Offload.OPTIMIZER}, ["offload"]),
     ("S-02", {"tp": 4}, ["(2)", "4"]),
-    ("S-04", {"pp": 2, "vpp": 4}, ["(4)", "2 * 4"]),
+    ("S-04", {"backend": Backend.DEEPSPEED, "pp": 2, "vpp": 4}, ["(4)", "2 * 4"]),
     ("PT-10", {"cp": 2}, ["cp"]),
     ("PT-15", {"zero_stage": 1, "pp": 2}, ["zero_stage 1"]),
     ("PT-01", {"pp": 4, "micro_batch": 8}, ["pp"]),
@@ -87,7 +87,9 @@ def test_a_users_own_module_is_not_split() -> None:
     model = FactoryModel(factory="pkg:make", vocab=64)
     workload = Workload(model=model, seq_len=16, global_batch_sequences=8)
     assert rejections(plan(zero_stage=3), setting(workload, CLUSTER)) == ()
-    for knobs in ({"tp": 2}, {"pp": 2}, {"recompute": Recompute.FULL}):
+    assert rejections(plan(recompute=Recompute.FULL), setting(workload, CLUSTER)) == ()
+    in_deepspeed = {"backend": Backend.DEEPSPEED, "recompute": Recompute.FULL}
+    for knobs in ({"tp": 2}, {"pp": 2}, in_deepspeed):
         assert "G-13" in dict(rejections(plan(**knobs), setting(workload, CLUSTER)))
     assert "G-13" in dict(rejections(plan(backend=Backend.MEGATRON), setting(workload, CLUSTER)))
 
