@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports.summary import MeasuredTrial, Summary
-from reports.wording import outcome_words
+from reports.wording import doubt_words, outcome_words
 from tuner.outcome import Measured
 from tuner.plan import Backend
 from tuner.study_folder import StudyFolder
@@ -35,6 +35,20 @@ def _best_record(summary: Summary, best: MeasuredTrial) -> dict[str, Any]:
         "speedup_over_median": summary.speedup_over_median,
         "speedup_over_default": {str(d.backend): d.speedup for d in summary.defaults},
         "tied_with_trial": runner_up.number if runner_up and summary.is_tie else None,
+        "margin": _margin_record(summary),
+    }
+
+
+def _margin_record(summary: Summary) -> dict[str, Any] | None:
+    if summary.margin is None or summary.runner_up is None:
+        return None
+    much, low, high = summary.margin
+    return {
+        "trial": summary.runner_up.number,
+        "relative": much,
+        "interval": [low, high],
+        "tie": summary.is_tie,
+        "by_finals": bool(summary.finals),
     }
 
 
@@ -52,6 +66,7 @@ def _measured_record(summary: Summary, ranked: MeasuredTrial) -> dict[str, Any]:
         "tokens_per_s": measured.tokens_per_s,
         "tokens_per_s_per_gpu": summary.tokens_per_s_per_gpu(ranked),
         "peak_memory_bytes": measured.peak_memory_bytes,
+        "notes": list(doubt_words(measured)),
         "trial": ranked.number,
         "source": str(measured.source),
     }

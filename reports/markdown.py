@@ -13,8 +13,10 @@ from reports.wording import (
     KIND_NAMES,
     comparison_words,
     default_words,
+    doubt_words,
     headroom_words,
     interval_words,
+    margin_words,
     one_line,
     outcome_words,
     plan_words,
@@ -35,6 +37,8 @@ def report_text(summary: Summary, facts: StudyFacts) -> str:
         _answer(summary, facts),
         _frameworks(summary),
         _trials(summary),
+        _finals(summary),
+        _doubts(summary),
         _failures(summary),
         _waterfall(facts),
         _environment(facts),
@@ -61,8 +65,11 @@ def _answer(summary: Summary, facts: StudyFacts) -> list[str]:
     ]
     if compared := comparison_words(summary):
         lines.append(f"- Compared: {'; '.join(compared)}.")
+    if (margin := margin_words(summary)) is not None:
+        lines.append(f"- Runner-up: {margin}.")
     if (tie := tie_words(summary)) is not None:
         lines.append(f"- A tie: {tie}.")
+    lines += [f"- Beware: {doubt}." for doubt in doubt_words(best.measured)]
     return [*lines, "- Launch it: the files and the command are in [best/](best/README.md)."]
 
 
@@ -141,6 +148,35 @@ def _ranked_row(ranked: MeasuredTrial) -> tuple[str, ...]:
 
 def _trial_cells(trial: Trial) -> tuple[str, str, str]:
     return (str(trial.number), f"`{trial.plan.label()}`", KIND_NAMES[trial.outcome.kind])
+
+
+def _finals(summary: Summary) -> list[str]:
+    """The best plans, run again in turns."""
+    if not summary.finals:
+        return []
+    by_trial = {ranked.number: ranked for ranked in summary.ranking}
+    rows = [
+        (
+            *_trial_cells(by_trial[finalist.trial].trial)[:2],
+            interval_words(finalist.measured),
+            "the fastest"
+            if finalist.behind is None
+            else f"{finalist.behind[0]:+.1%} to {finalist.behind[1]:+.1%}",
+        )
+        for finalist in summary.finals
+    ]
+    header = ("trial", "plan", "step time", "behind the fastest (95 % interval)")
+    return ["## The finals: the best, run again in turns", "", *_table(header, rows)]
+
+
+def _doubts(summary: Summary) -> list[str]:
+    """What is to be known of trials that trained, beside their numbers."""
+    lines = [
+        f"- Trial {ranked.number}, `{ranked.plan.label()}`: {'; '.join(doubts)}."
+        for ranked in summary.ranking
+        if (doubts := doubt_words(ranked.measured))
+    ]
+    return ["## What to know of these measurements", "", *lines] if lines else []
 
 
 def _failures(summary: Summary) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from tuner.finals import Finalist, Finals, failed_finalists, standings
 from tuner.outcome import Measured, OutOfMemory, Source
 from tuner.plan import Backend, ParallelPlan
 from tuner.trial import Trial
@@ -56,6 +57,8 @@ class Summary:
     counts: tuple[tuple[str, int], ...]
     """Trials by kind of outcome, most frequent first."""
     defaults: tuple[DefaultPlan, ...]
+    finals: tuple[Finalist, ...] = ()
+    """The best plans, measured again side by side, the winner first; empty where it was clear."""
 
     @property
     def best(self) -> MeasuredTrial | None:
@@ -69,10 +72,29 @@ class Summary:
 
     @property
     def is_tie(self) -> bool:
-        """Whether the intervals of the two fastest overlap: the order is not certain then."""
+        """Whether noise leaves open which is the fastest: by the finals, else by the intervals."""
         if self.best is None or self.runner_up is None:
             return False
+        if self.finals:
+            return sum(finalist.may_be_fastest for finalist in self.finals) > 1
         return self.runner_up.measured.step_time_ci_s[0] <= self.best.measured.step_time_ci_s[1]
+
+    @property
+    def margin(self) -> tuple[float, float, float] | None:
+        """How much longer the runner-up's step takes, as a part of the winner's, with interval.
+
+        From the two intervals alone, where no finals have set the two side by side.
+        """
+        if self.best is None or self.runner_up is None:
+            return None
+        best, second = self.best.measured, self.runner_up.measured
+        low = second.step_time_ci_s[0] / best.step_time_ci_s[1] - 1
+        high = second.step_time_ci_s[1] / best.step_time_ci_s[0] - 1
+        behind = next((f.behind for f in self.finals if f.trial == self.runner_up.number), None)
+        winner_is_fastest = bool(self.finals) and self.finals[0].behind is None
+        if behind is not None and winner_is_fastest:
+            low, high = behind
+        return second.step_time_s / best.step_time_s - 1, low, high
 
     @property
     def median_step_time_s(self) -> float | None:
@@ -107,6 +129,7 @@ def summarize(
     *,
     num_gpus: int,
     defaults: Mapping[Backend, ParallelPlan],
+    finals: Finals | None = None,
 ) -> Summary:
     """The summary of these trials.
 
@@ -114,11 +137,13 @@ def summarize(
         trials: all of the study.
         num_gpus: of the whole cluster; every plan uses all of them.
         defaults: each framework's own plan, where it is legal.
+        finals: the best plans measured again; what they say replaces what their trials said.
 
     Raises:
         ValueError: measured and simulated numbers are mixed.
     """
-    ranking = _ranking(trials)
+    standing = _standing(finals, trials)
+    ranking = _ranking(trials, standing, failed_finalists(finals) if finals else ())
     counts = Counter(trial.outcome.kind for trial in trials)
     return Summary(
         trials=tuple(sorted(trials, key=lambda trial: trial.number)),
@@ -129,17 +154,39 @@ def summarize(
         defaults=tuple(
             _default(backend, plan, trials, ranking) for backend, plan in defaults.items()
         ),
+        finals=standing,
     )
 
 
-def _ranking(trials: tuple[Trial, ...]) -> tuple[MeasuredTrial, ...]:
+def _standing(finals: Finals | None, trials: tuple[Trial, ...]) -> tuple[Finalist, ...]:
+    if finals is None:
+        return ()
+    plans = {trial.number: trial.plan for trial in trials}
+    return standings(finals, plans) if plans.keys() >= set(finals.trials) else ()
+
+
+def _ranking(
+    trials: tuple[Trial, ...], finals: tuple[Finalist, ...], failed: tuple[int, ...]
+) -> tuple[MeasuredTrial, ...]:
+    """Finalists first, as the finals have them; last those that trained once and then no more."""
+    places = {finalist.trial: place for place, finalist in enumerate(finals)}
+    measured_again = {finalist.trial: finalist.measured for finalist in finals}
     ran = [
-        MeasuredTrial(trial=trial, measured=trial.outcome)
+        MeasuredTrial(trial=trial, measured=measured_again.get(trial.number, trial.outcome))
         for trial in trials
         if isinstance(trial.outcome, Measured)
     ]
     return tuple(
-        sorted(ran, key=lambda r: (r.measured.step_time_s, r.measured.peak_memory_bytes, r.number))
+        sorted(
+            ran,
+            key=lambda r: (
+                r.number in failed,
+                places.get(r.number, len(places)),
+                r.measured.step_time_s,
+                r.measured.peak_memory_bytes,
+                r.number,
+            ),
+        )
     )
 
 

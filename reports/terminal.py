@@ -14,8 +14,10 @@ from reports.summary import MeasuredTrial, Summary
 from reports.wording import (
     KIND_NAMES,
     comparison_words,
+    doubt_words,
     headroom_words,
     interval_words,
+    margin_words,
     outcome_words,
     plan_words,
     source_mark,
@@ -103,8 +105,12 @@ def _answer_grid(
     ]
     if compared := comparison_words(summary):
         rows.append(("compared", "\n".join(compared)))
+    if (margin := margin_words(summary)) is not None:
+        rows.append(("runner-up", margin))
     if (tie := tie_words(summary)) is not None:
         rows.append(("a tie", tie))
+    if doubts := doubt_words(best.measured):
+        rows.append(("beware", "\n".join(doubts)))
     rows.append(("launch files", f"{folder.best_folder}, README.md there says how to use them"))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)

@@ -6,7 +6,16 @@ import re
 from typing import assert_never
 
 from reports.summary import DefaultPlan, MeasuredTrial, Summary
-from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Rejected, Source, TimedOut
+from tuner.outcome import (
+    Failed,
+    Measured,
+    Outcome,
+    OutOfMemory,
+    Rejected,
+    Source,
+    StepsEnd,
+    TimedOut,
+)
 from tuner.plan import Backend, Offload, ParallelPlan, Recompute
 from tuner.units import size_text, time_text
 
@@ -30,6 +39,7 @@ _SHARDED = {
     2: "optimizer states and gradients sharded (ZeRO-2)",
     3: "optimizer states, gradients and parameters sharded (ZeRO-3)",
 }
+_GROWTH_WORTH_SAYING = 0.02
 _OFFLOADED = {
     Offload.OPTIMIZER: "optimizer states in host memory",
     Offload.PARAMS: "optimizer states and parameters in host memory",
@@ -98,10 +108,16 @@ def headroom_words(measured: Measured, limit_bytes: int) -> str:
     left = limit_bytes - measured.peak_memory_bytes
     side = "below" if left >= 0 else "above"
     retries = measured.allocator_retries
+    unused = measured.reserved_unused_bytes
     return (
         f"{size_text(measured.peak_memory_bytes)} at the peak of the fullest rank, "
         f"{size_text(abs(left))} ({abs(left) / limit_bytes:.0%}) {side} the limit of "
         f"{size_text(limit_bytes)}"
+        + (
+            f"; at that peak the allocator held up to {size_text(unused)} that no tensor used"
+            if unused
+            else ""
+        )
         + (f"; the allocator freed its cache {retries} times to go on" if retries else "")
     )
 
@@ -146,10 +162,47 @@ def tie_words(summary: Summary) -> str | None:
     """Why the winner is not certain, where it is not."""
     if not summary.is_tie or summary.runner_up is None:
         return None
-    return (
-        f"trial {summary.runner_up.number} ({summary.runner_up.plan.label()}) may be as fast: "
-        "the two intervals overlap"
+    name = f"trial {summary.runner_up.number} ({summary.runner_up.plan.label()}) may be as fast: "
+    if not summary.finals:
+        return name + "the two intervals overlap"
+    return name + (
+        "the finals do not tell them apart; of plans within 0.5 % the one that needs less memory "
+        "wins, then the one with fewer knobs turned"
     )
+
+
+def margin_words(summary: Summary) -> str | None:
+    """How far behind the second is; None where there is none."""
+    if summary.margin is None or summary.runner_up is None:
+        return None
+    much, low, high = summary.margin
+    how = "in the finals, run in turns" if summary.finals else "by their trials alone"
+    return (
+        f"trial {summary.runner_up.number} ({summary.runner_up.plan.label()}) takes {much:+.1%} "
+        f"(95 % interval {low:+.1%} to {high:+.1%}), {how}"
+    )
+
+
+def doubt_words(measured: Measured) -> tuple[str, ...]:
+    """What is to be known of a measurement beside its numbers, a sentence each."""
+    doubts = list(measured.marks)
+    if measured.outlier_steps:
+        doubts.append(
+            f"{len(measured.outlier_steps)} of {len(measured.step_times_s)} steps lie far from the "
+            "others"
+        )
+    if measured.steps_end is StepsEnd.SLOWER:
+        doubts.append("ended early: slower than the best plan at that time for certain")
+    if measured.steps_end in (StepsEnd.MAX_STEPS, StepsEnd.TIME):
+        doubts.append("the interval is wider than was asked for when the steps were spent")
+    if measured.memory_growth_bytes > _GROWTH_WORTH_SAYING * measured.peak_memory_bytes:
+        doubts.append(
+            f"its peak memory grew by {size_text(measured.memory_growth_bytes)} after the second "
+            "step: try it longer with paratune soak"
+        )
+    if measured.is_nearly_full:
+        doubts.append("nearly out of memory: the allocator had to free its cache to go on")
+    return tuple(doubts)
 
 
 def source_mark(source: Source) -> str:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 import signal
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, TimedOut
+from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, StepsEnd, TimedOut
+from tuner.step_statistics import step_statistics
 
 _OOM_LAST_WORDS = ("std::bad_alloc", "DefaultCPUAllocator", "out of memory", "Cannot allocate")
 """In the log of a rank that died without a report: an allocation failed below Python."""
 _PORT_TAKEN = ("EADDRINUSE", "address already in use", "Address already in use")
 _DEATH_HEAD_START_S = 0.5
 """A killed rank's sockets close before its end is seen, so that a peer may complain first."""
-_BINOMIAL_RANKS = ((6, 1), (9, 2), (12, 3), (15, 4), (17, 5), (20, 6), (23, 7), (25, 8), (28, 9))
-"""(steps, r): with at least so many steps the r-th smallest and r-th largest bound the median with
-95 % confidence (binomial quantiles with p = 1/2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,29 +91,32 @@ def stuck_ranks(ends: Sequence[RankEnd]) -> tuple[Phase, tuple[int, ...]]:
     return earliest, tuple(end.rank for end in ends if end.phase is earliest)
 
 
-def median_interval_s(times: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of the median by order statistics; the whole range for fewer than 6 times."""
-    ordered = sorted(times)
-    r = max((r for steps, r in _BINOMIAL_RANKS if len(ordered) >= steps), default=1)
-    return ordered[r - 1], ordered[-r]
-
-
 def _measured(ends: Sequence[RankEnd]) -> Measured:
     results = [end.report["result"] for end in ends if end.report]
     first = results[0]
     times = tuple(first["step_times_s"])
-    median_s = statistics.median(times)
+    known = step_statistics(times)
     peaks = tuple(int(result["peak_memory_bytes"]) for result in results)
     return Measured(
         step_times_s=times,
-        step_time_s=median_s,
-        step_time_ci_s=median_interval_s(times),
-        tokens_per_s=first["tokens_per_step"] / median_s,
+        step_time_s=known.median_s,
+        step_time_ci_s=known.interval_s,
+        tokens_per_s=first["tokens_per_step"] / known.median_s,
         peak_memory_bytes=max(peaks),
         peak_memory_bytes_by_rank=peaks,
         losses=tuple(first["losses"]),
         allocator_retries=sum(int(r["memory"].get("allocator_retries", 0)) for r in results),
+        warmup_times_s=tuple(first.get("warmup_times_s", ())),
+        outlier_steps=known.outliers,
+        steps_end=StepsEnd(first.get("steps_end", StepsEnd.FIXED)),
+        memory_growth_bytes=max(int(r.get("memory_growth_bytes", 0)) for r in results),
+        reserved_unused_bytes=max(_reserved_unused_bytes(r["memory"]) for r in results),
     )
+
+
+def _reserved_unused_bytes(memory: Mapping[str, Any]) -> int:
+    reserved = int(memory.get("peak_reserved_bytes", 0))
+    return reserved - int(memory.get("peak_allocated_bytes", reserved))
 
 
 def _of_error(end: RankEnd) -> Outcome:

@@ -42,12 +42,12 @@ class LocalRunner:
             )
         self._workload = workload
         self._cluster = cluster
-        self._measurement = measurement
+        self.measurement = measurement
         self._limits_s = limits_s
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What ``run`` would start."""
-        return launch_for(plan, self._workload, self._cluster, self._measurement)
+        return launch_for(plan, self._workload, self._cluster, self.measurement)
 
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """Tries the plan once; a port taken by another is no fault of the plan."""

@@ -89,7 +89,7 @@ class RayRunner:
             )
         self._workload = workload
         self._cluster = cluster
-        self._measurement = measurement
+        self.measurement = measurement
         self._limits_s = limits_s
         self._placement_limit_s = placement_limit_s
         if address is None:
@@ -99,7 +99,7 @@ class RayRunner:
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What ``run`` would start."""
-        return launch_for(plan, self._workload, self._cluster, self._measurement)
+        return launch_for(plan, self._workload, self._cluster, self.measurement)
 
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """Tries the plan once; once more where a node, or a supervisor, was lost."""

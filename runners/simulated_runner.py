@@ -28,11 +28,11 @@ class SimulatedRunner:
             )
         self._workload = workload
         self._cluster = cluster
-        self._measurement = measurement
+        self.measurement = measurement
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What a real runner would start."""
-        return launch_for(plan, self._workload, self._cluster, self._measurement)
+        return launch_for(plan, self._workload, self._cluster, self.measurement)
 
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """The prediction, as an outcome; the launch files are kept all the same."""
@@ -41,7 +41,7 @@ class SimulatedRunner:
         predicted = prediction(self._workload, self._cluster, plan)
         assert predicted is not None, "the constructor refuses models without a shape"
         peak_bytes = round(predicted.peak_memory_bytes)
-        limit_bytes = self._measurement.memory_limit_bytes or self._cluster.gpu.memory_bytes
+        limit_bytes = self.measurement.memory_limit_bytes or self._cluster.gpu.memory_bytes
         if peak_bytes > limit_bytes:
             return OutOfMemory(
                 rank=0,

@@ -17,7 +17,7 @@ from tuner.job_cluster import EXAMPLE_TEXT, ClusterSection, described_cluster, s
 from tuner.job_fields import Degree, Degrees, Listed, Seconds, Size, Strict
 from tuner.job_model import given_model, job_model
 from tuner.job_stack import StackSection, planned_stack
-from tuner.launch import Measurement
+from tuner.launch import AdaptiveSteps, Measurement
 from tuner.outcome import Phase
 from tuner.plan import Backend, Offload, PlanValue, Precision, Recompute
 from tuner.stack import Stack
@@ -82,8 +82,16 @@ class MemorySection(Strict):
 class MeasureSection(Strict):
     """``measure``: whole optimizer steps of a trial."""
 
-    warmup_steps: Degree = 2
+    warmup_steps: Degree = 1
+    """At least: times must have settled, too."""
     steps: Annotated[int, Field(ge=2, strict=True)] = 5
+    """At least, unless a plan is clearly slower than the best so far."""
+    max_steps: Annotated[int, Field(ge=2, strict=True)] = 25
+    """At most; equal to ``steps``: exactly so many, whatever they say."""
+    precision: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    """Half of the 95 % interval of the step time, as a part of it, that is narrow enough."""
+    finals: Annotated[int, Field(ge=0, strict=True)] = 3
+    """So many of the best are measured again, side by side, where noise leaves it open."""
 
 
 class LimitsSection(Strict):
@@ -123,6 +131,8 @@ class Job:
     time_s: float | None
     memory_limit_bytes: int
     measurement: Measurement
+    finals: int
+    """Best plans that are measured again at the end; fewer than 2: none."""
     phase_limits_s: Mapping[Phase, float]
     resolved: Mapping[str, Any]
     """The file as JSON with its defaults filled in, for the study folder."""
@@ -154,13 +164,31 @@ def read_job(path: Path, found: Callable[[], Cluster]) -> Job:
         trials=file.budget.trials,
         time_s=file.budget.time,
         memory_limit_bytes=limit_bytes,
-        measurement=Measurement(
-            warmup_steps=file.measure.warmup_steps,
-            steps=file.measure.steps,
-            memory_limit_bytes=limit_bytes,
-        ),
+        measurement=_measurement(path, file, limit_bytes),
+        finals=file.measure.finals,
         phase_limits_s={Phase(name): float(limit) for name, limit in file.limits},
         resolved=file.model_dump(mode="json"),
+    )
+
+
+def _measurement(path: Path, file: JobFile, limit_bytes: int) -> Measurement:
+    measure = file.measure
+    if measure.max_steps < measure.steps:
+        raise UserError(
+            f"{path}: measure.max_steps must be at least measure.steps ({measure.steps}), got "
+            f"{measure.max_steps}; raise it, or lower measure.steps"
+        )
+    adaptive = AdaptiveSteps(
+        max_steps=measure.max_steps,
+        relative_half_width=measure.precision,
+        # The steps phase is limited as a whole: half of it is left for the step that is running.
+        time_s=file.limits.steps / 2,
+    )
+    return Measurement(
+        warmup_steps=measure.warmup_steps,
+        steps=measure.steps,
+        memory_limit_bytes=limit_bytes,
+        adaptive=adaptive if measure.max_steps > measure.steps else None,
     )
 
 

@@ -48,7 +48,23 @@ class Measurement:
     """How a trial is measured."""
 
     warmup_steps: int = 2
+    """Not counted; of adaptive measuring the fewest, for it waits until times have settled."""
     steps: int = 5
     """Whole optimizer steps that count, after those of the warm-up."""
     memory_limit_bytes: int | None = None
     """What a rank may allocate; None = all that its device has."""
+    adaptive: AdaptiveSteps | None = None
+    """None: exactly ``steps`` count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveSteps:
+    """More steps than ``Measurement.steps`` where the step time is not known well enough."""
+
+    max_steps: int = 25
+    relative_half_width: float = 0.02
+    """Of the 95 % interval: narrower is not worth more steps."""
+    time_s: float = 300.0
+    """Once this long has gone into steps, those that there are must do."""
+    incumbent_step_time_s: float | None = None
+    """Of the best plan so far: a trial that is slower for certain ends early."""

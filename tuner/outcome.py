@@ -27,6 +27,21 @@ class Source(StrEnum):
     SIMULATED = "simulated"
 
 
+class StepsEnd(StrEnum):
+    """Why no more steps were measured."""
+
+    FIXED = "fixed"
+    """So many were asked for."""
+    PRECISE = "precise"
+    """The interval of the step time is as narrow as was asked for."""
+    SLOWER = "slower"
+    """The interval lies above the step time of the best plan so far."""
+    MAX_STEPS = "max_steps"
+    """The most that were allowed; the interval is wider than was asked for."""
+    TIME = "time"
+    """The time for steps was over."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """The plan trained; times are of whole optimizer steps, of the slowest rank."""
@@ -44,8 +59,24 @@ class Measured:
     """Mean over the global batch, one a step, warm-up included."""
     allocator_retries: int = 0
     """CUDA only: times that the allocator had to free its cache to go on; > 0 means nearly full."""
+    warmup_times_s: tuple[float, ...] = ()
+    """Steps that do not count: times had not settled yet."""
+    outlier_steps: tuple[int, ...] = ()
+    """Indices in ``step_times_s`` far from the others; they count, the median bears them."""
+    steps_end: StepsEnd = StepsEnd.FIXED
+    memory_growth_bytes: int = 0
+    """Of the peak, from the second optimizer step on, on the rank where it grew most."""
+    reserved_unused_bytes: int = 0
+    """CUDA only: the most that a rank's allocator held at its peak beyond what tensors took."""
+    marks: tuple[str, ...] = ()
+    """What casts doubt on the numbers, each a sentence: another's load, a throttled clock."""
     source: Source = Source.MEASURED
     kind: Literal["measured"] = "measured"
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """It trained, but the allocator ran into the limit: a longer run may well fail."""
+        return self.allocator_retries > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from tuner.launch import LaunchSpec
+from tuner.launch import LaunchSpec, Measurement
 from tuner.outcome import Outcome, Phase
 from tuner.plan import ParallelPlan
 
 PhaseListener = Callable[[Phase], None]
 """Called when the slowest rank of the running trial enters a phase."""
+
+
+@runtime_checkable
+class AdjustableRunner(Protocol):
+    """A runner whose later trials may be measured otherwise."""
+
+    measurement: Measurement
+    """How the next trial is measured; may be set between trials."""
 
 
 class Runner(Protocol):

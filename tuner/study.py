@@ -14,6 +14,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from tuner.errors import UserError
+from tuner.incumbent import tell_incumbent
 from tuner.outcome import (
     Failed,
     Measured,
@@ -97,6 +98,7 @@ class Study:
                     reason = "the sampler proposes no untried legal plan" if plan is None else None
                 if reason is not None or plan is None:
                     return StudyEnd(trials=tuple(trials), reason=reason or "")
+                tell_incumbent(self.runner, trials)
                 trials.append(self._tried(plan, len(trials), listener))
                 _tell(study, asked, trials[-1])
                 listener.trial_ended(trials[-1], trials)

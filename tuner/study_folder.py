@@ -13,10 +13,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from tuner.errors import UserError
+from tuner.finals import Finals
 from tuner.launch import LaunchSpec
 from tuner.trial import Trial
 
 _TRIAL = TypeAdapter(Trial)
+_FINALS = TypeAdapter(Finals)
 FORMAT = 1
 """Raised when a folder of an older paratune can no longer be read."""
 
@@ -53,6 +55,11 @@ class StudyFolder:
         return self.path / "report.md"
 
     @property
+    def finals_file(self) -> Path:
+        """The second measurement of the best plans, JSON; missing where there was none."""
+        return self.path / "finals.json"
+
+    @property
     def best_folder(self) -> Path:
         """The launch files of the fastest plan, with a README."""
         return self.path / "best"
@@ -60,6 +67,10 @@ class StudyFolder:
     def trial_folder(self, number: int) -> Path:
         """One trial: ``launch/``, ``rank-N.json``, ``rank-N.log``, ``trial.json``."""
         return self.path / "trials" / f"{number:04d}"
+
+    def final_folder(self, number: int, round_number: int) -> Path:
+        """A trial's plan run again in a round of the finals."""
+        return self.path / "finals" / f"{number:04d}-{round_number}"
 
     def launch_folder(self, number: int) -> Path:
         """The launch files that the trial ran with."""
@@ -123,6 +134,26 @@ class StudyFolder:
                     f"({_first_line(error)}); move that trial's folder away to go on without it"
                 ) from error
         return tuple(found)
+
+    def keep_finals(self, finals: Finals) -> None:
+        """Keeps the finals as far as they have come."""
+        write_atomically(self.finals_file, _FINALS.dump_json(finals, indent=2))
+
+    def finals(self) -> Finals | None:
+        """The finals; None where there were none.
+
+        Raises:
+            UserError: their file cannot be read.
+        """
+        if not self.finals_file.exists():
+            return None
+        try:
+            return _FINALS.validate_json(self.finals_file.read_bytes())
+        except (ValidationError, OSError) as error:
+            raise UserError(
+                f"{self.finals_file} must be finals as paratune writes them, but it cannot be read "
+                f"({_first_line(error)}); move it away to go on without it"
+            ) from error
 
     def write_json(self, path: Path, value: Mapping[str, Any]) -> None:
         """Writes a JSON file of this folder at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 from tuner.cluster import Cluster
 from tuner.launch import MODEL_FILE, TRAINING_FILE, LaunchFile, Measurement
@@ -41,6 +42,7 @@ def shared_files(
         "seed": workload.seed,
         "warmup_steps": measurement.warmup_steps,
         "steps": measurement.steps,
+        "measurement": None if measurement.adaptive is None else asdict(measurement.adaptive),
         "memory_limit_bytes": measurement.memory_limit_bytes,
         "recompute": str(recompute),
     }

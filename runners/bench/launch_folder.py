@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from tuner.launch import MODEL_FILE, TRAINING_FILE
+from tuner.launch import MODEL_FILE, TRAINING_FILE, AdaptiveSteps
 from tuner.plan import Backend, Recompute
 
 
@@ -30,6 +30,8 @@ class TrainingFile(BaseModel):
     seed: int
     warmup_steps: int
     steps: int
+    measurement: AdaptiveSteps | None = None
+    """When to stop after ``steps``; None = at once."""
     memory_limit_bytes: int | None = None
     """What a rank may allocate once it has started; None = as much as there is."""
     recompute: Recompute = Recompute.NONE

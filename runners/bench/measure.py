@@ -1,18 +1,67 @@
-"""Whole optimizer steps, timed between barriers; the slowest rank counts."""
+"""Whole optimizer steps, timed between barriers; the slowest rank counts, and one rank decides."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
+from runners.bench.launch_folder import TrainingFile
+from runners.bench.memory import MemoryMeter
 from runners.bench.training import Training
+from tuner.outcome import StepsEnd
+from tuner.step_statistics import StepsRule, steps_end
+
+_GOES_ON = -1
+_ENDS = list(StepsEnd)
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+@dataclass(slots=True)
+class Steps:
+    """All steps of a trial, the warm-up included; the same on every rank."""
+
+    times_s: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    peaks_bytes: list[int] = field(default_factory=list)
+    """Of this rank, after each step."""
+    num_warmup: int = 0
+    end: StepsEnd = StepsEnd.FIXED
+
+    @property
+    def memory_growth_bytes(self) -> int:
+        """Of the peak since the second step, when all optimizer states are there."""
+        return self.peaks_bytes[-1] - self.peaks_bytes[min(1, len(self.peaks_bytes) - 1)]
+
+
+def measured_steps(
+    training: Training,
+    file: TrainingFile,
+    device: torch.device,
+    meter: MemoryMeter,
+    on_first_step: Callable[[], None],
+) -> Steps:
+    """Steps until the step time is known well enough. Collective.
+
+    Raises:
+        FloatingPointError: the loss is not a finite number.
+        ValueError: a step took no time, or less.
+    """
+    steps = Steps()
+    while True:
+        index = len(steps.times_s)
+        seconds = timed_step(training, index, device)
+        steps.losses.append(_finite(training.loss(), index))
+        steps.times_s.append(_positive(slowest([seconds], device)[0], index))
+        steps.peaks_bytes.append(meter.peak_bytes())
+        if index == 0:
+            on_first_step()
+        if (end := _agreed_end(steps.times_s, file, device)) is not None:
+            steps.end, steps.num_warmup = end
+            return steps
 
 
 def timed_step(training: Training, index: int, device: torch.device) -> float:
@@ -30,3 +79,61 @@ def slowest(seconds: list[float], device: torch.device) -> tuple[float, ...]:
     times = torch.tensor(seconds, dtype=torch.float64, device=device)
     dist.all_reduce(times, op=dist.ReduceOp.MAX)
     return tuple(times.tolist())
+
+
+def _agreed_end(
+    times_s: list[float], file: TrainingFile, device: torch.device
+) -> tuple[StepsEnd, int] | None:
+    """Whether that was the last step, and how many were warm-up: rank 0 decides for all.
+
+    Ranks that judged for themselves would part for ever at the first one that rounds differently.
+    """
+    if file.measurement is None:
+        is_last = len(times_s) == file.warmup_steps + file.steps
+        return (StepsEnd.FIXED, file.warmup_steps) if is_last else None
+    decided = [_GOES_ON, 0]
+    if dist.get_rank() == 0 and (end := steps_end(times_s, steps_rule(file))) is not None:
+        decided = [_ENDS.index(end[0]), end[1]]
+    message = torch.tensor(decided, dtype=torch.int64, device=device)
+    dist.broadcast(message, src=0)
+    end_index, num_warmup = (int(value) for value in message.tolist())
+    return None if end_index == _GOES_ON else (_ENDS[end_index], num_warmup)
+
+
+def steps_rule(file: TrainingFile) -> StepsRule:
+    """What ``training.json`` asks of the steps."""
+    adaptive = file.measurement
+    assert adaptive is not None, "only of adaptive measuring"
+    return StepsRule(
+        warmup_steps=file.warmup_steps,
+        steps=file.steps,
+        max_steps=adaptive.max_steps,
+        relative_half_width=adaptive.relative_half_width,
+        incumbent_step_time_s=adaptive.incumbent_step_time_s,
+        time_s=adaptive.time_s,
+    )
+
+
+def _finite(loss: float, index: int) -> float:
+    if not math.isfinite(loss):
+        raise FloatingPointError(
+            f"the loss must be a finite number, got {loss} in step {index} (from 0): a plan that "
+            "computes this trains nothing, however fast; try another precision or a smaller "
+            "workload.learning_rate"
+        )
+    return loss
+
+
+def _positive(seconds: float, index: int) -> float:
+    """Steps of no time would win every comparison."""
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ValueError(
+            f"a step must take a positive time, got {seconds:g} s for step {index} (from 0): the "
+            "clock has jumped, or the step does nothing"
+        )
+    return seconds
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

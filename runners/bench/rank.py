@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from runners.bench.launch_folder import LaunchFolder
-from runners.bench.measure import slowest, timed_step
+from runners.bench.measure import measured_steps
 from runners.bench.memory import MemoryMeter, memory_meter
 from runners.bench.rank_report import RankReport
 from runners.bench.ranks import RankPlace, rank_device, start_process_group
@@ -113,22 +113,18 @@ def _measured(
     report: RankReport,
     meter: MemoryMeter,
 ) -> dict[str, Any]:
-    num_warmup = launch.training.warmup_steps
-    seconds: list[float] = []
-    losses: list[float] = []
     begin = time.perf_counter()
-    for index in range(num_warmup + launch.training.steps):
-        seconds.append(timed_step(training, index, device))
-        losses.append(training.loss())
-        if index == 0:
-            report.enter(Phase.STEPS)
-    slowest_s = slowest(seconds, device)
+    steps = measured_steps(
+        training, launch.training, device, meter, lambda: report.enter(Phase.STEPS)
+    )
     return {
-        "warmup_times_s": slowest_s[:num_warmup],
-        "step_times_s": slowest_s[num_warmup:],
+        "warmup_times_s": steps.times_s[: steps.num_warmup],
+        "step_times_s": steps.times_s[steps.num_warmup :],
+        "steps_end": steps.end,
         "steps_wall_s": time.perf_counter() - begin,
-        "losses": losses,
+        "losses": steps.losses,
         "peak_memory_bytes": meter.peak_bytes(),
+        "memory_growth_bytes": steps.memory_growth_bytes,
         "memory": meter.details(),
         "effective": training.effective(),
         "tokens_per_step": launch.training.seq_len * launch.training.global_batch_sequences,

@@ -29,7 +29,7 @@ def job(tmp_path: Path) -> Path:
         "cluster": {"gpu": "cpu", "gpus_per_node": 2},
         "search": {"precision": ["fp32"], "micro_batch": [1, 2]},
         "memory": {"limit": "1GiB"},
-        "measure": {"warmup_steps": 1, "steps": 2},
+        "measure": {"warmup_steps": 1, "steps": 2, "max_steps": 4, "finals": 0},
         "budget": {"trials": 6},
     }
     path = tmp_path / "job.yaml"

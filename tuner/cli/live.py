@@ -77,6 +77,17 @@ class LiveView(StudyListener):
         if not self._console.is_terminal:
             self._console.print(f"        {self._tail}", soft_wrap=True)
 
+    def final_run(self, round_number: int, plan: ParallelPlan, outcome: Outcome | None) -> None:
+        """Shows a run of the finals: that it starts, then what came of it."""
+        if outcome is None:
+            self._head = f"finals, round {round_number + 1}  {plan.label()}"
+            if self._console.is_terminal:
+                self._status = self._console.status(self._head)
+                self._status.start()
+            return
+        self.stop()
+        self._console.print(f"{self._head}  {outcome_text(outcome)}", soft_wrap=True)
+
     def stop(self) -> None:
         """Ends the living line."""
         if self._status is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from reports.write import write_reports
 from runners.backends.launch import launch_for
 from runners.environment import environment_facts
 from tuner.cli.advice import helpful_changes, nothing_fits, nothing_legal
+from tuner.cli.finals_stage import run_finals
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import plan_prior
@@ -176,10 +177,22 @@ def _studied(job: Planned, folder: StudyFolder, options: argparse.Namespace) -> 
         storage_url=options.storage,
     )
     try:
-        return study.run(budget, view)
+        end = study.run(budget, view)
+        return end if end.interrupted else _with_finals(end, job, folder, runner, view)
     finally:
         view.stop()
         runner.close()
+
+
+def _with_finals(
+    end: StudyEnd, job: Planned, folder: StudyFolder, runner: Runner, view: LiveView
+) -> StudyEnd:
+    """Ctrl-C in the finals loses none of their runs: the same command goes on with them."""
+    try:
+        run_finals(folder, runner, job.job.finals, view.final_run)
+    except KeyboardInterrupt:
+        return replace(end, reason="it was interrupted in the finals", interrupted=True)
+    return end
 
 
 def _runner(job: Planned, options: argparse.Namespace) -> Runner:

@@ -1,0 +1,235 @@
+"""The finals: the best plans measured again, in turns, and what may be said of them then; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tuner.launch import Measurement
+from tuner.outcome import Measured, Outcome, Source
+from tuner.plan import ParallelPlan
+from tuner.trial import Trial
+
+MIN_ROUNDS = 2
+"""One run cannot show how much runs differ."""
+MAX_ROUNDS = 3
+_EQUAL_RELATIVE = 0.005
+"""Of plans that cannot be told apart and are this close, the one that needs less is better."""
+_STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+_MEDIAN_INTERVAL_Z = 1.96
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalRun:
+    """One plan run once more."""
+
+    round: int
+    """From 0; in a round each plan that is still in the finals runs once, one after the other."""
+    trial: int
+    """The trial of the study that tried this plan first."""
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finals:
+    """All runs of the finals, so far."""
+
+    trials: tuple[int, ...]
+    """Numbers of the trials whose plans are in the finals, the fastest first."""
+    runs: tuple[FinalRun, ...] = ()
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finalist:
+    """What the finals say of one plan."""
+
+    trial: int
+    measured: Measured
+    """Of its runs in the finals taken together."""
+    behind: tuple[float, float] | None
+    """95 % interval of how much longer its step takes than the fastest's, as a part of that;
+    None of the fastest itself."""
+
+    @property
+    def may_be_fastest(self) -> bool:
+        """Whether noise leaves it open."""
+        return self.behind is None or self.behind[0] <= 0
+
+
+def finalists(trials: Sequence[Trial], most: int) -> tuple[Trial, ...]:
+    """The best trials that noise does not tell apart, the fastest first; none where it is clear.
+
+    Simulated trials have no noise, and nothing that could be run again.
+    """
+    ran = [
+        (trial.outcome.step_time_s, trial, trial.outcome)
+        for trial in trials
+        if isinstance(trial.outcome, Measured) and trial.outcome.source is Source.MEASURED
+    ]
+    ran.sort(key=lambda entry: (entry[0], entry[1].number))
+    if not ran:
+        return ()
+    limit_s = ran[0][2].step_time_ci_s[1]
+    close = [trial for _, trial, measured in ran if measured.step_time_ci_s[0] <= limit_s]
+    return tuple(close[:most]) if min(len(close), most) > 1 else ()
+
+
+def finals_measurement(measurement: Measurement) -> Measurement:
+    """How finals are measured: longer, and to the end."""
+    if measurement.adaptive is None:
+        return measurement
+    adaptive = replace(
+        measurement.adaptive,
+        max_steps=4 * measurement.adaptive.max_steps,
+        relative_half_width=measurement.adaptive.relative_half_width / 2,
+        incumbent_step_time_s=None,
+    )
+    return replace(measurement, adaptive=adaptive)
+
+
+def next_runs(finals: Finals, plans: dict[int, ParallelPlan]) -> tuple[int, ...]:
+    """Trials whose plans the next round runs, in its order; none when the finals are over.
+
+    A round that was broken off is finished first. Every other round runs backwards, so that a
+    machine that grows slower or faster favours none.
+    """
+    num_rounds = 1 + max((run.round for run in finals.runs), default=0)
+    done = {run.trial for run in finals.runs if run.round == num_rounds - 1}
+    contenders = _contenders(finals, num_rounds - 1, plans)
+    if left := [trial for trial in contenders if trial not in done]:
+        return tuple(left)
+    contenders = _contenders(finals, num_rounds, plans)
+    if num_rounds >= MAX_ROUNDS or len(contenders) < 2:
+        return ()
+    return tuple(contenders[::-1] if num_rounds % 2 else contenders)
+
+
+def _contenders(finals: Finals, num_rounds: int, plans: dict[int, ParallelPlan]) -> list[int]:
+    """Who may still win after so many whole rounds."""
+    runs = tuple(run for run in finals.runs if run.round < num_rounds)
+    failed = {run.trial for run in runs if not isinstance(run.outcome, Measured)}
+    alive = [trial for trial in finals.trials if trial not in failed]
+    if num_rounds < MIN_ROUNDS:
+        return alive
+    standing = standings(replace(finals, runs=runs), plans)
+    open_ones = {finalist.trial for finalist in standing if finalist.may_be_fastest}
+    return [trial for trial in alive if trial in open_ones]
+
+
+def standings(finals: Finals, plans: dict[int, ParallelPlan]) -> tuple[Finalist, ...]:
+    """The finalists that ran, the winner first.
+
+    The fastest wins; of plans that cannot be told apart from it and are within 0.5 %, the one
+    that needs less memory, then the one with fewer knobs turned.
+    """
+    runs = _runs_by_trial(finals)
+    if not runs:
+        return ()
+    scatter, degrees = _scatter(runs)
+    fastest = min(runs, key=lambda trial: _log_time(runs[trial]))
+    found = [
+        Finalist(
+            trial=trial,
+            measured=_together(of_trial, scatter, degrees),
+            behind=None if trial == fastest else _behind(of_trial, runs[fastest], scatter, degrees),
+        )
+        for trial, of_trial in runs.items()
+    ]
+    best_s = min(finalist.measured.step_time_s for finalist in found)
+
+    def order(finalist: Finalist) -> tuple[float, ...]:
+        measured = finalist.measured
+        near = measured.step_time_s <= best_s * (1 + _EQUAL_RELATIVE)
+        if near and finalist.may_be_fastest:
+            return (0, measured.peak_memory_bytes, knobs_turned(plans[finalist.trial]))
+        return (1, measured.step_time_s, finalist.trial)
+
+    return tuple(sorted(found, key=order))
+
+
+def failed_finalists(finals: Finals) -> tuple[int, ...]:
+    """Trials whose plan trained once and did not in the finals."""
+    return tuple(dict.fromkeys(r.trial for r in finals.runs if not isinstance(r.outcome, Measured)))
+
+
+def knobs_turned(plan: ParallelPlan) -> int:
+    """How many knobs differ from what the framework does by itself: fewer is simpler."""
+    plain = ParallelPlan(backend=plan.backend, precision=plan.precision).to_dict()
+    return sum(value != plain[name] for name, value in plan.to_dict().items())
+
+
+def _runs_by_trial(finals: Finals) -> dict[int, dict[int, Measured]]:
+    """Measured runs by trial and round, of trials none of whose runs failed."""
+    failed = failed_finalists(finals)
+    found: dict[int, dict[int, Measured]] = {}
+    for run in finals.runs:
+        if isinstance(run.outcome, Measured) and run.trial not in failed:
+            found.setdefault(run.trial, {})[run.round] = run.outcome
+    return found
+
+
+def _log_time(runs: dict[int, Measured]) -> float:
+    return float(np.mean([math.log(measured.step_time_s) for measured in runs.values()]))
+
+
+def _scatter(runs: dict[int, dict[int, Measured]]) -> tuple[float, float]:
+    """Standard deviation of a run's log time, between runs or as its own interval has it.
+
+    The larger of both, with its degrees of freedom: runs of the same plan may differ by more than
+    their steps show (placement, clocks), and two or three runs may agree by chance.
+    """
+    squares, degrees = 0.0, 0
+    for of_trial in runs.values():
+        logs = np.log([measured.step_time_s for measured in of_trial.values()])
+        squares += float(np.sum((logs - logs.mean()) ** 2))
+        degrees += len(logs) - 1
+    between = squares / degrees if degrees else 0.0
+    within = float(
+        np.mean([_own_variance(m) for of_trial in runs.values() for m in of_trial.values()])
+    )
+    return (math.sqrt(between), degrees) if between > within else (math.sqrt(within), math.inf)
+
+
+def _own_variance(measured: Measured) -> float:
+    low, high = measured.step_time_ci_s
+    return ((high - low) / (2 * _MEDIAN_INTERVAL_Z * measured.step_time_s)) ** 2
+
+
+def _quantile(degrees: float) -> float:
+    if degrees == math.inf or degrees > len(_STUDENT):
+        return 2.0
+    return _STUDENT[max(0, int(degrees) - 1)]
+
+
+def _together(runs: dict[int, Measured], scatter: float, degrees: float) -> Measured:
+    """One plan's runs as one measurement."""
+    each = [runs[number] for number in sorted(runs)]
+    seconds = math.exp(_log_time(runs))
+    half = _quantile(degrees) * scatter / math.sqrt(len(each))
+    return replace(
+        each[-1],
+        step_times_s=tuple(time for measured in each for time in measured.step_times_s),
+        step_time_s=seconds,
+        step_time_ci_s=(seconds * math.exp(-half), seconds * math.exp(half)),
+        tokens_per_s=each[-1].tokens_per_s * each[-1].step_time_s / seconds,
+        peak_memory_bytes=max(measured.peak_memory_bytes for measured in each),
+        allocator_retries=sum(measured.allocator_retries for measured in each),
+        marks=tuple(dict.fromkeys(mark for measured in each for mark in measured.marks)),
+        outlier_steps=(),
+    )
+
+
+def _behind(
+    runs: dict[int, Measured], fastest: dict[int, Measured], scatter: float, degrees: float
+) -> tuple[float, float]:
+    """Over the rounds that both ran: what slows a whole round falls out."""
+    common = sorted(runs.keys() & fastest.keys())
+    difference = float(
+        np.mean([math.log(runs[r].step_time_s / fastest[r].step_time_s) for r in common])
+    )
+    half = _quantile(degrees) * scatter * math.sqrt(2 / len(common))
+    return math.expm1(difference - half), math.expm1(difference + half)

@@ -1,0 +1,229 @@
+"""What step times say: when they have settled, their median, how sure it is, when to stop; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.outcome import StepsEnd
+
+_MAD_TO_SIGMA = 1.4826
+_MEDIAN_OVER_MEAN = 1.2533
+"""The median of n normal numbers scatters this many times as much as their mean."""
+_CHANGE_Z = 3.5
+"""A shift of so many standard errors is a change; noise alone shows one in about 2000 splits."""
+_CHANGE_RELATIVE = 0.01
+"""A smaller shift is no warm-up: waiting for it would cost more than it could mislead."""
+_OUTLIER_Z = 5.0
+_OUTLIER_RELATIVE = 0.1
+_FEW = 6
+"""Order statistics of fewer steps cannot bound the median with 95 % confidence."""
+_NORMAL = {0.95: 1.960, 0.99: 2.576}
+_STUDENT = {
+    0.95: (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    0.99: (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169),
+}
+"""Two-sided Student quantiles for 1, 2, ... degrees of freedom."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStatistics:
+    """What is known of the step time from these steps."""
+
+    median_s: float
+    interval_s: tuple[float, float]
+    """95 % interval of the median."""
+    outliers: tuple[int, ...]
+    """Indices of steps far from all others; they are counted, the median bears them."""
+    effective_steps: float
+    """As many independent steps would tell as much; neighbours that resemble each other tell
+    less."""
+
+    @property
+    def relative_half_width(self) -> float:
+        """Of the interval, as a part of the median."""
+        low, high = self.interval_s
+        return max(high - self.median_s, self.median_s - low) / self.median_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsRule:
+    """When a trial has seen enough steps."""
+
+    warmup_steps: int
+    """Never counted; more are left out where times had not settled."""
+    steps: int
+    """Counted at least, except by a plan that is clearly slower than the incumbent."""
+    max_steps: int
+    """Counted at most."""
+    relative_half_width: float
+    """Of the 95 % interval; when it is this narrow, more steps are not worth their price."""
+    incumbent_step_time_s: float | None = None
+    """Of the best plan so far."""
+    time_s: float = math.inf
+    """Once so many seconds went into steps, those that there are must do."""
+
+    @property
+    def max_warmup_steps(self) -> int:
+        """Where times have not settled by then, they are not waited for any longer."""
+        return self.warmup_steps + self.max_steps // 2
+
+
+def settled_from(times_s: Sequence[float]) -> int:
+    """Index of the first step after the last change of level; 0 where there is none.
+
+    A change is a split at which the medians of the two sides lie further apart than the scatter
+    from step to step explains. The first few steps are usually slower, sometimes in stages
+    (compilation, allocator, then clocks), so that the search goes on behind each change. Medians
+    keep one slow step in the middle from being taken for a change.
+    """
+    values = np.asarray(times_s, dtype=np.float64)
+    start = 0
+    while (change := _change(values[start:])) > 0:
+        start += change
+    return start
+
+
+def step_statistics(times_s: Sequence[float], confidence: float = 0.95) -> StepStatistics:
+    """Median, interval, outliers of settled steps.
+
+    Raises:
+        ValueError: there are none, or one is not a positive finite number.
+    """
+    values = np.asarray(times_s, dtype=np.float64)
+    if not len(values):
+        raise ValueError("at least one step time is needed, got none")
+    if not np.all(np.isfinite(values)) or np.any(values <= 0):
+        bad = values[~(np.isfinite(values) & (values > 0))][0]
+        raise ValueError(
+            f"a step must take a positive finite time, got {bad:g} s: the clock has jumped, or the "
+            "step does nothing"
+        )
+    effective = effective_steps(values)
+    return StepStatistics(
+        median_s=float(np.median(values)),
+        interval_s=_median_interval(values, effective, confidence),
+        outliers=_outliers(values),
+        effective_steps=effective,
+    )
+
+
+def effective_steps(times_s: NDArray[np.float64]) -> float:
+    """How many independent steps would say as much about the level.
+
+    Of a first-order autoregression, n (1 - r) / (1 + r); r is corrected for its bias in short
+    series, and only a positive one counts.
+    """
+    n = len(times_s)
+    if n < _FEW:
+        return float(n)
+    median, scale = float(np.median(times_s)), _scale(times_s)
+    centred = np.clip(times_s - median, -3 * scale, 3 * scale)
+    variance = float(centred @ centred)
+    if variance == 0:
+        return float(n)
+    r = float(centred[1:] @ centred[:-1]) / variance
+    r = min(0.9, max(0.0, r + (1 + 4 * r) / n if r > 1.5 / math.sqrt(n) else r))
+    return max(2.0, n * (1 - r) / (1 + r))
+
+
+def steps_end(times_s: Sequence[float], rule: StepsRule) -> tuple[StepsEnd, int] | None:
+    """Why a trial may stop now, and its first step that counts; None = it goes on.
+
+    Args:
+        times_s: of all steps so far, the warm-up included.
+        rule: what is enough.
+    """
+    start = first_counted(times_s, rule)
+    counted = times_s[start:]
+    late = len(times_s) >= rule.max_warmup_steps + rule.max_steps
+    timely = sum(times_s) < rule.time_s
+    if len(counted) >= 3 and _is_slower(counted, rule):
+        return StepsEnd.SLOWER, start
+    if len(counted) >= rule.steps:
+        if step_statistics(counted).relative_half_width <= rule.relative_half_width:
+            return StepsEnd.PRECISE, start
+        if len(counted) >= rule.max_steps or late:
+            return StepsEnd.MAX_STEPS, start
+    if not timely and len(counted) >= min(3, rule.steps):
+        return StepsEnd.TIME, start
+    return None
+
+
+def first_counted(times_s: Sequence[float], rule: StepsRule) -> int:
+    """Index of the first step after the warm-up."""
+    settled = rule.warmup_steps + settled_from(times_s[rule.warmup_steps :])
+    return min(settled, rule.max_warmup_steps)
+
+
+def _is_slower(counted: Sequence[float], rule: StepsRule) -> bool:
+    """The interval is looked at after each step, hence 99 %; the warm-up must be over."""
+    if rule.incumbent_step_time_s is None:
+        return False
+    return step_statistics(counted, 0.99).interval_s[0] > rule.incumbent_step_time_s
+
+
+def _scale(values: NDArray[np.float64]) -> float:
+    """Robust standard deviation; never 0 for numbers that differ."""
+    spread = float(np.median(np.abs(values - np.median(values)))) * _MAD_TO_SIGMA
+    return spread or float(np.std(values))
+
+
+def _change(values: NDArray[np.float64]) -> int:
+    """Where the level changes most, if it does: index of the first step behind; else 0."""
+    n = len(values)
+    if n < 3:
+        return 0
+    best, best_z = 0, _CHANGE_Z
+    for split in range(1, n - 1):
+        before, behind = float(np.median(values[:split])), float(np.median(values[split:]))
+        shift = abs(before - behind)
+        if shift < _CHANGE_RELATIVE * behind:
+            continue
+        scatter = _split_scale(values, split) * _MEDIAN_OVER_MEAN
+        error = scatter * math.sqrt(1 / split + 1 / (n - split))
+        z = shift / error if error else math.inf
+        if z > best_z or (z == math.inf and best == 0):
+            best, best_z = split, z
+    return best
+
+
+def _split_scale(values: NDArray[np.float64], split: int) -> float:
+    """Scatter around the medians of both sides; of few steps it is known badly, hence more."""
+    sides = (values[:split], values[split:])
+    residuals = np.concatenate([side - np.median(side) for side in sides])
+    degrees = max(1, len(values) - 2)
+    robust = float(np.median(np.abs(residuals[residuals != 0]))) if np.any(residuals) else 0.0
+    student = _STUDENT[0.99][min(degrees, 10) - 1] / _NORMAL[0.99]
+    return robust * _MAD_TO_SIGMA * student
+
+
+def _outliers(values: NDArray[np.float64]) -> tuple[int, ...]:
+    if len(values) < 4:
+        return ()
+    median = float(np.median(values))
+    far = max(_OUTLIER_Z * _scale(values), _OUTLIER_RELATIVE * median)
+    return tuple(int(index) for index in np.flatnonzero(np.abs(values - median) > far))
+
+
+def _median_interval(
+    values: NDArray[np.float64], effective: float, confidence: float
+) -> tuple[float, float]:
+    """By order statistics, as if there were so many independent steps; of few, by Student."""
+    median, n = float(np.median(values)), len(values)
+    if n == 1:
+        return median, median
+    reach = _NORMAL[confidence] * 0.5 / math.sqrt(effective)
+    if effective < _FEW or reach > 0.5 - 0.5 / n:
+        degrees = max(1, min(10, int(effective) - 1))
+        spread = float(np.std(values, ddof=1)) if n < _FEW else _scale(values)
+        half = _STUDENT[confidence][degrees - 1] * _MEDIAN_OVER_MEAN * spread
+        half /= math.sqrt(effective)
+        return max(median - half, 0.0), median + half
+    ordered = np.sort(values)
+    rank = max(0, math.floor(n * (0.5 - reach) - 0.5))
+    return float(ordered[rank]), float(ordered[n - 1 - rank])
