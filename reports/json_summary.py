@@ -36,6 +36,18 @@ def _best_record(summary: Summary, best: MeasuredTrial) -> dict[str, Any]:
         "speedup_over_default": {str(d.backend): d.speedup for d in summary.defaults},
         "tied_with_trial": runner_up.number if runner_up and summary.is_tie else None,
         "margin": _margin_record(summary),
+        "verification": _verification_record(summary),
+    }
+
+
+def _verification_record(summary: Summary) -> dict[str, Any] | None:
+    found = summary.verification
+    if found is None:
+        return None
+    return {
+        "verdict": str(found.verdict),
+        "sentence": found.sentence,
+        "blind_to": list(found.blind_to),
     }
 
 

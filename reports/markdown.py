@@ -23,6 +23,7 @@ from reports.wording import (
     source_mark,
     throughput_words,
     tie_words,
+    verification_words,
 )
 from tuner.launch import ENVIRONMENT_FILE
 from tuner.outcome import Failed, Measured, OutOfMemory, Source, TimedOut
@@ -69,6 +70,8 @@ def _answer(summary: Summary, facts: StudyFacts) -> list[str]:
         lines.append(f"- Runner-up: {margin}.")
     if (tie := tie_words(summary)) is not None:
         lines.append(f"- A tie: {tie}.")
+    if summary.source is Source.MEASURED:
+        lines.append(f"- Verified: {verification_words(summary)}.")
     lines += [f"- Beware: {doubt}." for doubt in doubt_words(best.measured)]
     return [*lines, "- Launch it: the files and the command are in [best/](best/README.md)."]
 

@@ -11,6 +11,7 @@ from tuner.finals import Finalist, Finals, failed_finalists, standings
 from tuner.outcome import Measured, OutOfMemory, Source
 from tuner.plan import Backend, ParallelPlan
 from tuner.trial import Trial
+from tuner.verification import Verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,8 @@ class Summary:
     defaults: tuple[DefaultPlan, ...]
     finals: tuple[Finalist, ...] = ()
     """The best plans, measured again side by side, the winner first; empty where it was clear."""
+    verification: Verification | None = None
+    """Of the best plan: whether it computes what one rank does; None = not looked at."""
 
     @property
     def best(self) -> MeasuredTrial | None:
@@ -130,6 +133,7 @@ def summarize(
     num_gpus: int,
     defaults: Mapping[Backend, ParallelPlan],
     finals: Finals | None = None,
+    verification: Verification | None = None,
 ) -> Summary:
     """The summary of these trials.
 
@@ -138,6 +142,7 @@ def summarize(
         num_gpus: of the whole cluster; every plan uses all of them.
         defaults: each framework's own plan, where it is legal.
         finals: the best plans measured again; what they say replaces what their trials said.
+        verification: the last that was made; one of another plan than the best is left out.
 
     Raises:
         ValueError: measured and simulated numbers are mixed.
@@ -155,6 +160,11 @@ def summarize(
             _default(backend, plan, trials, ranking) for backend, plan in defaults.items()
         ),
         finals=standing,
+        verification=(
+            verification
+            if verification is not None and ranking and verification.plan == ranking[0].plan
+            else None
+        ),
     )
 
 

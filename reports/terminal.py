@@ -23,7 +23,9 @@ from reports.wording import (
     source_mark,
     throughput_words,
     tie_words,
+    verification_words,
 )
+from tuner.outcome import Source
 from tuner.study_folder import StudyFolder
 from tuner.units import size_text, time_text
 
@@ -109,6 +111,8 @@ def _answer_grid(
         rows.append(("runner-up", margin))
     if (tie := tie_words(summary)) is not None:
         rows.append(("a tie", tie))
+    if summary.source is Source.MEASURED:
+        rows.append(("verified", verification_words(summary)))
     if doubts := doubt_words(best.measured):
         rows.append(("beware", "\n".join(doubts)))
     rows.append(("launch files", f"{folder.best_folder}, README.md there says how to use them"))

@@ -18,6 +18,7 @@ from tuner.outcome import (
 )
 from tuner.plan import Backend, Offload, ParallelPlan, Recompute
 from tuner.units import size_text, time_text
+from tuner.verification import Verdict
 
 BACKEND_NAMES = {
     Backend.PYTORCH: "PyTorch",
@@ -181,6 +182,21 @@ def margin_words(summary: Summary) -> str | None:
         f"trial {summary.runner_up.number} ({summary.runner_up.plan.label()}) takes {much:+.1%} "
         f"(95 % interval {low:+.1%} to {high:+.1%}), {how}"
     )
+
+
+def verification_words(summary: Summary) -> str:
+    """Whether the winner computes what one rank does."""
+    found = summary.verification
+    if found is None:
+        return "not looked at: paratune verify STUDY"
+    depth = f" (on a model of {found.num_layers} layers)" if found.num_layers else ""
+    head = {
+        Verdict.RIGHT: "it computes what one rank does",
+        Verdict.WRONG: "IT DOES NOT COMPUTE what one rank does",
+        Verdict.UNKNOWN: "it could not be told",
+    }[found.verdict]
+    blind = f"; it would not have shown if {' or if '.join(found.blind_to)}"
+    return f"{head}{depth}: {found.sentence}{blind if found.blind_to else ''}"
 
 
 def doubt_words(measured: Measured) -> tuple[str, ...]:

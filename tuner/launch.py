@@ -55,6 +55,16 @@ class Measurement:
     """What a rank may allocate; None = all that its device has."""
     adaptive: AdaptiveSteps | None = None
     """None: exactly ``steps`` count."""
+    reference: ReferenceSplit | None = None
+    """Set where one rank trains plainly, for another plan to be held against."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceSplit:
+    """How the plan that is checked splits the global batch: its mistakes depend on that."""
+
+    data_parallel: int
+    micro_batch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

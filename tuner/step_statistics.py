@@ -18,6 +18,10 @@ _CHANGE_Z = 3.5
 """A shift of so many standard errors is a change; noise alone shows one in about 2000 splits."""
 _CHANGE_RELATIVE = 0.01
 """A smaller shift is no warm-up: waiting for it would cost more than it could mislead."""
+_WARMUP_LOOK = 64
+"""Later changes are drift, no warm-up; and the search for one is quadratic."""
+_LONG_STRIDE = 20
+"""A long run is looked at every so many steps: one step more hardly changes what is known."""
 _OUTLIER_Z = 5.0
 _OUTLIER_RELATIVE = 0.1
 _FEW = 6
@@ -81,7 +85,7 @@ def settled_from(times_s: Sequence[float]) -> int:
     (compilation, allocator, then clocks), so that the search goes on behind each change. Medians
     keep one slow step in the middle from being taken for a change.
     """
-    values = np.asarray(times_s, dtype=np.float64)
+    values = np.asarray(times_s[:_WARMUP_LOOK], dtype=np.float64)
     start = 0
     while (change := _change(values[start:])) > 0:
         start += change
@@ -138,10 +142,12 @@ def steps_end(times_s: Sequence[float], rule: StepsRule) -> tuple[StepsEnd, int]
         times_s: of all steps so far, the warm-up included.
         rule: what is enough.
     """
+    timely = sum(times_s) < rule.time_s
+    if timely and len(times_s) > 2 * _WARMUP_LOOK and len(times_s) % _LONG_STRIDE:
+        return None
     start = first_counted(times_s, rule)
     counted = times_s[start:]
     late = len(times_s) >= rule.max_warmup_steps + rule.max_steps
-    timely = sum(times_s) < rule.time_s
     if len(counted) >= 3 and _is_slower(counted, rule):
         return StepsEnd.SLOWER, start
     if len(counted) >= rule.steps:

@@ -16,9 +16,11 @@ from tuner.errors import UserError
 from tuner.finals import Finals
 from tuner.launch import LaunchSpec
 from tuner.trial import Trial
+from tuner.verification import Verification
 
 _TRIAL = TypeAdapter(Trial)
 _FINALS = TypeAdapter(Finals)
+_VERIFICATION = TypeAdapter(Verification)
 FORMAT = 1
 """Raised when a folder of an older paratune can no longer be read."""
 
@@ -58,6 +60,16 @@ class StudyFolder:
     def finals_file(self) -> Path:
         """The second measurement of the best plans, JSON; missing where there was none."""
         return self.path / "finals.json"
+
+    @property
+    def verification_file(self) -> Path:
+        """The verdict on the winner, JSON; missing where it was not verified."""
+        return self.path / "verification.json"
+
+    @property
+    def verification_folder(self) -> Path:
+        """The runs that the verdict rests on."""
+        return self.path / "verification"
 
     @property
     def best_folder(self) -> Path:
@@ -153,6 +165,26 @@ class StudyFolder:
             raise UserError(
                 f"{self.finals_file} must be finals as paratune writes them, but it cannot be read "
                 f"({_first_line(error)}); move it away to go on without it"
+            ) from error
+
+    def keep_verification(self, found: Verification) -> None:
+        """Keeps the verdict on the winner."""
+        write_atomically(self.verification_file, _VERIFICATION.dump_json(found, indent=2))
+
+    def verification(self) -> Verification | None:
+        """The verdict on the winner; None where there is none.
+
+        Raises:
+            UserError: its file cannot be read.
+        """
+        if not self.verification_file.exists():
+            return None
+        try:
+            return _VERIFICATION.validate_json(self.verification_file.read_bytes())
+        except (ValidationError, OSError) as error:
+            raise UserError(
+                f"{self.verification_file} must be a verdict as paratune writes it, but it cannot "
+                f"be read ({_first_line(error)}); make it again with paratune verify"
             ) from error
 
     def write_json(self, path: Path, value: Mapping[str, Any]) -> None:

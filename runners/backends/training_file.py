@@ -43,6 +43,7 @@ def shared_files(
         "warmup_steps": measurement.warmup_steps,
         "steps": measurement.steps,
         "measurement": None if measurement.adaptive is None else asdict(measurement.adaptive),
+        "reference": None if measurement.reference is None else asdict(measurement.reference),
         "memory_limit_bytes": measurement.memory_limit_bytes,
         "recompute": str(recompute),
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from tuner.launch import MODEL_FILE, TRAINING_FILE, AdaptiveSteps
+from tuner.launch import MODEL_FILE, TRAINING_FILE, AdaptiveSteps, ReferenceSplit
 from tuner.plan import Backend, Recompute
 
 
@@ -32,6 +32,8 @@ class TrainingFile(BaseModel):
     steps: int
     measurement: AdaptiveSteps | None = None
     """When to stop after ``steps``; None = at once."""
+    reference: ReferenceSplit | None = None
+    """Set where this rank is the one that a plan is held against."""
     memory_limit_bytes: int | None = None
     """What a rank may allocate once it has started; None = as much as there is."""
     recompute: Recompute = Recompute.NONE

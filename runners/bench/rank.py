@@ -89,6 +89,10 @@ def _start_framework_groups(launch: LaunchFolder, device: torch.device) -> None:
 
 
 def _built(launch: LaunchFolder, device: torch.device) -> Training:
+    if launch.training.reference is not None:
+        from runners.bench.reference import ReferenceTraining
+
+        return ReferenceTraining(launch, device)
     match launch.training.backend:
         case Backend.PYTORCH:
             from runners.bench.pytorch_training import pytorch_training

@@ -41,6 +41,7 @@ def trained(
     workload: Workload | None = None,
     measurement: Measurement | None = None,
     limit_s: float = 90,
+    mistake: str = "",
 ) -> list[dict[str, Any]]:
     """The rank reports of a launch of this plan, by rank; fails with the log of a bad rank."""
     spec = launch_for(
@@ -64,7 +65,9 @@ def trained(
             "MASTER_PORT": port,
         }
         ranks.append(
-            _CONTEXT.Process(target=run_forked_rank, args=(launch, folder, rank, env), daemon=True)
+            _CONTEXT.Process(
+                target=run_forked_rank, args=(launch, folder, rank, env, mistake), daemon=True
+            )
         )
     for process in ranks:
         process.start()

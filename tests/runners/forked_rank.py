@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 
-def run_forked_rank(launch: Path, folder: Path, rank: int, env: dict[str, str]) -> None:
+def run_forked_rank(
+    launch: Path, folder: Path, rank: int, env: dict[str, str], mistake: str = ""
+) -> None:
     from runners.bench.rank import run_rank
+    from tests.runners.planted import plant
 
     os.environ.update(env)
     with (folder / f"rank-{rank}.log").open("w") as log:
@@ -17,6 +20,7 @@ def run_forked_rank(launch: Path, folder: Path, rank: int, env: dict[str, str]) 
     import torch
 
     torch.set_num_threads(1)
+    plant(mistake)
     code = run_rank(launch, folder)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -18,4 +18,10 @@ def folder_summary(folder: StudyFolder) -> Summary:
         Backend(name): ParallelPlan.from_dict(plan) for name, plan in job["defaults"].items()
     }
     num_gpus = job["num_nodes"] * job["gpus_per_node"]
-    return summarize(folder.trials(), num_gpus=num_gpus, defaults=defaults, finals=folder.finals())
+    return summarize(
+        folder.trials(),
+        num_gpus=num_gpus,
+        defaults=defaults,
+        finals=folder.finals(),
+        verification=folder.verification(),
+    )

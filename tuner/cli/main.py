@@ -8,7 +8,15 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from tuner.cli import doctor_command, explain_command, plans_command, report_command, tune_command
+from tuner.cli import (
+    doctor_command,
+    explain_command,
+    plans_command,
+    report_command,
+    soak_command,
+    tune_command,
+    verify_command,
+)
 from tuner.errors import UserError
 
 FOUND, NOTHING_RAN, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -19,6 +27,8 @@ _COMMANDS = {
     "plans": plans_command,
     "explain": explain_command,
     "report": report_command,
+    "verify": verify_command,
+    "soak": soak_command,
     "doctor": doctor_command,
 }
 

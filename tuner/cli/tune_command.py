@@ -20,9 +20,11 @@ from runners.environment import environment_facts
 from tuner.cli.advice import helpful_changes, nothing_fits, nothing_legal
 from tuner.cli.finals_stage import run_finals
 from tuner.cli.folder_summary import folder_summary
+from tuner.cli.kept_study import RUNNERS, KeptStudy, run_record, runner_named
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import plan_prior
 from tuner.cli.setting import Planned, default_plans, planned
+from tuner.cli.verify_command import verified_winner
 from tuner.errors import UserError
 from tuner.job import Job
 from tuner.outcome import Measured
@@ -41,10 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=_positive, help="trials in all, over all runs")
     parser.add_argument("--time", type=_seconds, help="of this run: 90s, 30m, 2h")
     parser.add_argument("--sampler", choices=SAMPLERS, default="plan")
-    parser.add_argument("--runner", choices=("ray", "local", "simulated"), default="ray")
+    parser.add_argument("--runner", choices=RUNNERS, default="ray")
     parser.add_argument("--ray-address", metavar="A", help="of a running cluster; else a local Ray")
     parser.add_argument("--storage", metavar="URL", help="an Optuna storage instead of the journal")
     parser.add_argument("--seed", type=int, default=0, help="of the sampler")
+    parser.add_argument(
+        "--no-verify", action="store_true", help="do not hold the winner's losses against one rank"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show what the first trial starts")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
@@ -79,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     folder = StudyFolder(options.study or Path("studies") / options.job.stem)
     folder.create()
     with folder.locked():
-        _keep_job(folder, job, options.runner)
+        _keep_job(folder, job, options)
         end = _studied(job, folder, options)
         return _finished(job, folder, end, options)
 
@@ -108,14 +113,14 @@ def _dry_run(job: Planned) -> int:
     return 0
 
 
-def _keep_job(folder: StudyFolder, job: Planned, runner: str) -> None:
+def _keep_job(folder: StudyFolder, job: Planned, options: argparse.Namespace) -> None:
     """Keeps the job in the folder; a folder of another job is refused."""
     identity = {
         "workload": job.job.resolved["workload"],
         "cluster": _cluster_identity(job.job),
         "memory_limit_bytes": job.job.memory_limit_bytes,
         "measure": job.job.resolved["measure"],
-        "simulated": runner == "simulated",
+        "simulated": options.runner == "simulated",
     }
     if folder.job_file.exists():
         kept = folder.read_json(folder.job_file).get("identity", {})
@@ -135,6 +140,9 @@ def _keep_job(folder: StudyFolder, job: Planned, runner: str) -> None:
             "gpus_per_node": job.job.cluster.gpus_per_node,
             "memory_limit_bytes": job.job.memory_limit_bytes,
             "defaults": defaults,
+            "run": run_record(
+                job.job.cluster, options.runner, options.ray_address, job.job.phase_limits_s
+            ),
             "job": dict(job.job.resolved),
         },
     )
@@ -168,7 +176,14 @@ def _studied(job: Planned, folder: StudyFolder, options: argparse.Namespace) -> 
     sampler = sampler_named(
         options.sampler, plan_prior(job), dict(job.space.knobs), seed=options.seed
     )
-    runner = _runner(job, options)
+    runner = runner_named(
+        options.runner,
+        job.job.workload,
+        job.job.cluster,
+        job.job.measurement,
+        job.job.phase_limits_s,
+        address=options.ray_address,
+    )
     study = Study(
         space=job.space,
         runner=runner,
@@ -195,24 +210,9 @@ def _with_finals(
     return end
 
 
-def _runner(job: Planned, options: argparse.Namespace) -> Runner:
-    """Ray is imported only where it is asked for: it takes a second and a half."""
-    workload, cluster, measurement = job.job.workload, job.job.cluster, job.job.measurement
-    limits = job.job.phase_limits_s
-    if options.runner == "local":
-        from runners.local_runner import LocalRunner
-
-        return LocalRunner(workload, cluster, measurement, limits)
-    if options.runner == "simulated":
-        from runners.simulated_runner import SimulatedRunner
-
-        return SimulatedRunner(workload, cluster, measurement)
-    from runners.ray_runner import RayRunner
-
-    return RayRunner(workload, cluster, measurement, limits, address=options.ray_address)
-
-
 def _finished(job: Planned, folder: StudyFolder, end: StudyEnd, options: argparse.Namespace) -> int:
+    if not (end.interrupted or options.no_verify or options.runner == "simulated"):
+        _verify(folder)
     summary = folder_summary(folder)
     write_reports(folder, summary)
     if options.json:
@@ -221,6 +221,13 @@ def _finished(job: Planned, folder: StudyFolder, end: StudyEnd, options: argpars
     if end.interrupted:
         return 130
     return 0 if summary.best is not None else 1
+
+
+def _verify(folder: StudyFolder) -> None:
+    """The winner's verdict, once; a study that goes on with the same winner keeps it."""
+    best, known = folder_summary(folder).best, folder.verification()
+    if best is not None and (known is None or known.plan != best.plan):
+        verified_winner(KeptStudy.read(folder))
 
 
 def _say_end(

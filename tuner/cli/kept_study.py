@@ -1,0 +1,125 @@
+"""What a study folder keeps of how its trials were run, so that a plan of it can be run again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from tuner.cluster import Cluster
+from tuner.errors import UserError
+from tuner.hf_config import hf_model_of
+from tuner.launch import MODEL_FILE, TRAINING_FILE, Measurement
+from tuner.outcome import Phase
+from tuner.runner import Runner
+from tuner.study_folder import StudyFolder
+from tuner.workload import FactoryModel, HfModel, Model, Workload
+
+_CLUSTER = TypeAdapter(Cluster)
+RUNNERS = ("ray", "local", "simulated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptStudy:
+    """How the trials of a study were run."""
+
+    folder: StudyFolder
+    cluster: Cluster
+    runner: str
+    ray_address: str | None
+    limits_s: Mapping[Phase, float]
+    memory_limit_bytes: int
+
+    @classmethod
+    def read(cls, folder: StudyFolder) -> KeptStudy:
+        """Reads it.
+
+        Raises:
+            UserError: it is no study folder, or one of an older paratune.
+        """
+        job = folder.read_json(folder.job_file)
+        try:
+            return cls(
+                folder=folder,
+                cluster=_CLUSTER.validate_python(job["run"]["cluster"]),
+                runner=job["run"]["runner"],
+                ray_address=job["run"]["ray_address"],
+                limits_s={Phase(k): float(v) for k, v in job["run"]["limits_s"].items()},
+                memory_limit_bytes=job["memory_limit_bytes"],
+            )
+        except (KeyError, TypeError, ValidationError) as error:
+            raise UserError(
+                f"{folder.job_file} must say how the study's trials were run, as paratune tune "
+                "writes it; run the study once more with this version"
+            ) from error
+
+    def workload(self, number: int) -> Workload:
+        """What a trial trained, from its own launch files.
+
+        Raises:
+            UserError: they are missing.
+        """
+        launch = self.folder.launch_folder(number)
+        training = self.folder.read_json(launch / TRAINING_FILE)
+        return Workload(
+            model=_model(launch, training),
+            seq_len=training["seq_len"],
+            global_batch_sequences=training["global_batch_sequences"],
+            optimizer=training["optimizer"],
+            learning_rate=training["learning_rate"],
+            seed=training["seed"],
+        )
+
+
+def run_record(
+    cluster: Cluster, runner: str, ray_address: str | None, limits_s: Mapping[Phase, float]
+) -> dict[str, Any]:
+    """What ``KeptStudy`` reads back, as JSON."""
+    return {
+        "cluster": _CLUSTER.dump_python(cluster, mode="json"),
+        "runner": runner,
+        "ray_address": ray_address,
+        "limits_s": {str(phase): limit for phase, limit in limits_s.items()},
+    }
+
+
+def runner_named(
+    name: str,
+    workload: Workload,
+    cluster: Cluster,
+    measurement: Measurement,
+    limits_s: Mapping[Phase, float],
+    *,
+    address: str | None,
+) -> Runner:
+    """A runner. Ray is imported only where it is asked for: it takes a second and a half."""
+    if name == "local":
+        from runners.local_runner import LocalRunner
+
+        return LocalRunner(workload, cluster, measurement, limits_s)
+    if name == "simulated":
+        from runners.simulated_runner import SimulatedRunner
+
+        return SimulatedRunner(workload, cluster, measurement)
+    from runners.ray_runner import RayRunner
+
+    return RayRunner(workload, cluster, measurement, limits_s, address=address)
+
+
+def _model(launch: Path, training: Mapping[str, Any]) -> Model:
+    if training["factory"] is not None:
+        return FactoryModel(factory=training["factory"], vocab=training["vocab"])
+    path = launch / MODEL_FILE
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise UserError(
+            f"{path} must be the model of the trial, but it cannot be read ({error.strerror}); "
+            "is the study folder whole?"
+        ) from error
+    model: HfModel = hf_model_of(json.loads(text), name=launch.parent.name, named=str(path))
+    return model
