@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runners.interference import disturbances
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, StepsEnd, TimedOut
 from tuner.step_statistics import step_statistics
 
@@ -110,6 +111,7 @@ def _measured(ends: Sequence[RankEnd]) -> Measured:
         outlier_steps=known.outliers,
         steps_end=StepsEnd(first.get("steps_end", StepsEnd.FIXED)),
         memory_growth_bytes=max(int(r.get("memory_growth_bytes", 0)) for r in results),
+        marks=disturbances([r["load"] for r in results if r.get("load")]),
         reserved_unused_bytes=max(_reserved_unused_bytes(r["memory"]) for r in results),
     )
 

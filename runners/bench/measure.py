@@ -6,10 +6,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from runners.bench.interference import LoadMeter
 from runners.bench.launch_folder import TrainingFile
 from runners.bench.memory import MemoryMeter
 from runners.bench.training import Training
@@ -28,6 +30,8 @@ class Steps:
     losses: list[float] = field(default_factory=list)
     peaks_bytes: list[int] = field(default_factory=list)
     """Of this rank, after each step."""
+    load: dict[str, Any] = field(default_factory=dict)
+    """What this rank can tell of other load during the steps."""
     num_warmup: int = 0
     end: StepsEnd = StepsEnd.FIXED
 
@@ -51,16 +55,20 @@ def measured_steps(
         ValueError: a step took no time, or less.
     """
     steps = Steps()
+    load: LoadMeter | None = None
     while True:
         index = len(steps.times_s)
         seconds = timed_step(training, index, device)
         steps.losses.append(_finite(training.loss(), index))
         steps.times_s.append(_positive(slowest([seconds], device)[0], index))
         steps.peaks_bytes.append(meter.peak_bytes())
-        if index == 0:
+        if load is None:
             on_first_step()
+            load = LoadMeter(device)
+        load.look()
         if (end := _agreed_end(steps.times_s, file, device)) is not None:
             steps.end, steps.num_warmup = end
+            steps.load = load.record()
             return steps
 
 

@@ -130,6 +130,7 @@ def _measured(
         "peak_memory_bytes": meter.peak_bytes(),
         "memory_growth_bytes": steps.memory_growth_bytes,
         "memory": meter.details(),
+        "load": steps.load,
         "effective": training.effective(),
         "tokens_per_step": launch.training.seq_len * launch.training.global_batch_sequences,
         "torch_version": torch.__version__,
