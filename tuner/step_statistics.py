@@ -18,9 +18,9 @@ _CHANGE_Z = 3.5
 """A shift of so many standard errors is a change; noise alone shows one in about 2000 splits."""
 _CHANGE_RELATIVE = 0.01
 """A smaller shift is no warm-up: waiting for it would cost more than it could mislead."""
-_WARMUP_LOOK = 64
+_WARMUP_LOOK = 24
 """Later changes are drift, no warm-up; and the search for one is quadratic."""
-_LONG_STRIDE = 20
+_LONG, _LONG_STRIDE = 60, 10
 """A long run is looked at every so many steps: one step more hardly changes what is known."""
 _OUTLIER_Z = 5.0
 _OUTLIER_RELATIVE = 0.1
@@ -85,9 +85,9 @@ def settled_from(times_s: Sequence[float]) -> int:
     (compilation, allocator, then clocks), so that the search goes on behind each change. Medians
     keep one slow step in the middle from being taken for a change.
     """
-    values = np.asarray(times_s[:_WARMUP_LOOK], dtype=np.float64)
+    early = [float(time_s) for time_s in times_s[:_WARMUP_LOOK]]
     start = 0
-    while (change := _change(values[start:])) > 0:
+    while (change := _change(early[start:])) > 0:
         start += change
     return start
 
@@ -143,7 +143,7 @@ def steps_end(times_s: Sequence[float], rule: StepsRule) -> tuple[StepsEnd, int]
         rule: what is enough.
     """
     timely = sum(times_s) < rule.time_s
-    if timely and len(times_s) > 2 * _WARMUP_LOOK and len(times_s) % _LONG_STRIDE:
+    if timely and len(times_s) > _LONG and len(times_s) % _LONG_STRIDE:
         return None
     start = first_counted(times_s, rule)
     counted = times_s[start:]
@@ -179,33 +179,39 @@ def _scale(values: NDArray[np.float64]) -> float:
     return spread or float(np.std(values))
 
 
-def _change(values: NDArray[np.float64]) -> int:
+def _change(values: list[float]) -> int:
     """Where the level changes most, if it does: index of the first step behind; else 0."""
     n = len(values)
     if n < 3:
         return 0
     best, best_z = 0, _CHANGE_Z
     for split in range(1, n - 1):
-        before, behind = float(np.median(values[:split])), float(np.median(values[split:]))
+        before, behind = _median(values[:split]), _median(values[split:])
         shift = abs(before - behind)
         if shift < _CHANGE_RELATIVE * behind:
             continue
-        scatter = _split_scale(values, split) * _MEDIAN_OVER_MEAN
-        error = scatter * math.sqrt(1 / split + 1 / (n - split))
+        residuals = [abs(value - before) for value in values[:split]]
+        residuals += [abs(value - behind) for value in values[split:]]
+        error = _residual_scale(residuals) * math.sqrt(1 / split + 1 / (n - split))
         z = shift / error if error else math.inf
         if z > best_z or (z == math.inf and best == 0):
             best, best_z = split, z
     return best
 
 
-def _split_scale(values: NDArray[np.float64], split: int) -> float:
-    """Scatter around the medians of both sides; of few steps it is known badly, hence more."""
-    sides = (values[:split], values[split:])
-    residuals = np.concatenate([side - np.median(side) for side in sides])
-    degrees = max(1, len(values) - 2)
-    robust = float(np.median(np.abs(residuals[residuals != 0]))) if np.any(residuals) else 0.0
+def _residual_scale(residuals: list[float]) -> float:
+    """Scatter of a side's median for one step; of few steps it is known badly, hence more."""
+    differing = [residual for residual in residuals if residual]
+    robust = _median(differing) if differing else 0.0
+    degrees = max(1, len(residuals) - 2)
     student = _STUDENT[0.99][min(degrees, 10) - 1] / _NORMAL[0.99]
-    return robust * _MAD_TO_SIGMA * student
+    return robust * _MAD_TO_SIGMA * _MEDIAN_OVER_MEAN * student
+
+
+def _median(values: list[float]) -> float:
+    """Of a few numbers, where NumPy's takes ten times as long."""
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def _outliers(values: NDArray[np.float64]) -> tuple[int, ...]:

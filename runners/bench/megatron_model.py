@@ -52,6 +52,13 @@ def model_chunks(arguments: MegatronArguments, *, seed: int) -> list[Any]:
     return chunks
 
 
+def whole_model(arguments: MegatronArguments, *, seed: int) -> Any:
+    """The model on one rank, filled, in no DDP: its gradients stay where torch puts them."""
+    model = _gpt_model(arguments, transformer_config(arguments), None)
+    fill_weights(model, seed=seed, gated_mlp=arguments.swiglu)
+    return model
+
+
 def params_dtype(arguments: MegatronArguments) -> torch.dtype:
     """The type of the weights that the model computes with."""
     if arguments.bf16:

@@ -90,9 +90,7 @@ def _start_framework_groups(launch: LaunchFolder, device: torch.device) -> None:
 
 def _built(launch: LaunchFolder, device: torch.device) -> Training:
     if launch.training.reference is not None:
-        from runners.bench.reference import ReferenceTraining
-
-        return ReferenceTraining(launch, device)
+        return _reference(launch, device)
     match launch.training.backend:
         case Backend.PYTORCH:
             from runners.bench.pytorch_training import pytorch_training
@@ -108,6 +106,17 @@ def _built(launch: LaunchFolder, device: torch.device) -> Training:
             return megatron_training(launch, device)
         case _:
             assert_never(launch.training.backend)
+
+
+def _reference(launch: LaunchFolder, device: torch.device) -> Training:
+    """One rank that a plan is held against; its backend says whose model it trains."""
+    from runners.bench.reference import PlainTorchModel, ReferenceTraining
+
+    if launch.training.backend is Backend.MEGATRON:
+        from runners.bench.megatron_reference import PlainMegatronModel
+
+        return ReferenceTraining(launch, PlainMegatronModel(launch, device), device)
+    return ReferenceTraining(launch, PlainTorchModel(launch, device), device)
 
 
 def _measured(

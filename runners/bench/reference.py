@@ -7,7 +7,7 @@ layout is not only noticed but named.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -23,13 +23,42 @@ _SAME = 1e-6
 """Two runs of the same kernels on the same tokens differ by less, where nothing is random."""
 
 
+class PlainModel(Protocol):
+    """A framework's own model on one rank: frameworks name, and so fill, weights differently."""
+
+    def fresh(self) -> nn.Module:
+        """The model with its initial weights."""
+        ...
+
+    def loss(self, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean loss of one micro-batch, shape ()."""
+        ...
+
+
+class PlainTorchModel:
+    """What PyTorch and DeepSpeed plans train."""
+
+    def __init__(self, launch: LaunchFolder, device: torch.device) -> None:
+        self._launch = launch
+        self._device = device
+
+    def fresh(self) -> nn.Module:
+        """The model with its initial weights."""
+        return built_model(self._launch, self._device)
+
+    def loss(self, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean loss of one micro-batch."""
+        return token_loss(logits_of(model, inputs), targets)
+
+
 class ReferenceTraining:
     """Trains like the simplest of all plans."""
 
-    def __init__(self, launch: LaunchFolder, device: torch.device) -> None:
+    def __init__(self, launch: LaunchFolder, plain: PlainModel, device: torch.device) -> None:
         reference = launch.training.reference
         assert reference is not None, "only where the launch asks for it"
         self._launch = launch
+        self._plain = plain
         self._device = device
         self._micro_batch = reference.micro_batch
         self._data_parallel = reference.data_parallel
@@ -65,7 +94,7 @@ class ReferenceTraining:
         }
 
     def _fresh(self) -> tuple[nn.Module, torch.optim.Optimizer]:
-        model = built_model(self._launch, self._device)
+        model = self._plain.fresh()
         rate = self._launch.training.learning_rate
         return model, torch.optim.AdamW(model.parameters(), lr=rate)
 
@@ -81,7 +110,7 @@ class ReferenceTraining:
         optimizer.zero_grad()
         for number in numbers:
             inputs, targets = self._samples(index, number)
-            loss = token_loss(logits_of(model, inputs), targets)
+            loss = self._plain.loss(model, inputs, targets)
             (loss / len(numbers)).backward()  # type: ignore[no-untyped-call]  # torch's
             losses.append(float(loss.detach()))
         optimizer.step()
@@ -105,16 +134,16 @@ class ReferenceTraining:
         early, late, again = [], [], []
         for number in range(self._num_microbatches):
             inputs, targets = self._samples(0, number)
-            logits = logits_of(self._model, inputs)
-            early.append(float(token_loss(logits, inputs)))
-            late.append(float(token_loss(logits, targets.roll(-1, dims=1))))
+            early.append(self._now(inputs, inputs))
+            late.append(self._now(inputs, targets.roll(-1, dims=1)))
             if number == 0:
-                again = [
-                    float(token_loss(logits_of(self._model, inputs), targets)) for _ in range(2)
-                ]
+                again = [self._now(inputs, targets) for _ in range(2)]
         count = self._num_microbatches
         self._first[SHIFTED] = [sum(early) / count, sum(late) / count]
         self._is_deterministic = abs(again[0] - again[1]) <= _SAME * abs(again[0])
+
+    def _now(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+        return float(self._plain.loss(self._model, inputs, targets))
 
     def _with_one_doubled(self, losses: list[float]) -> list[float]:
         """First losses where one micro-batch takes the place of another: of one rank, or of all."""

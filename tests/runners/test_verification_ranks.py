@@ -28,10 +28,12 @@ STEPS = Measurement(warmup_steps=1, steps=2)
 
 
 @cache
-def reference(data_parallel: int, micro_batch: int) -> Reference:
+def reference(backend: str, data_parallel: int, micro_batch: int) -> Reference:
     """One rank's own losses and suspects for a plan that splits the batch like this."""
     split = ReferenceSplit(data_parallel=data_parallel, micro_batch=micro_batch)
-    plan = ParallelPlan.from_dict({"backend": "pytorch", "precision": "fp32"})
+    plan = ParallelPlan.from_dict(
+        {"backend": backend, "precision": "fp32", "micro_batch": micro_batch}
+    )
     with TemporaryDirectory() as folder:
         (result,) = trained(
             plan,
@@ -45,7 +47,8 @@ def reference(data_parallel: int, micro_batch: int) -> Reference:
 def verified(folder: Path, mistake: str = "", num_ranks: int = 2, **knobs: Any) -> Verification:
     plan = ParallelPlan.from_dict({"precision": "fp32", **knobs})
     results = trained(plan, folder, num_ranks=num_ranks, measurement=STEPS, mistake=mistake)
-    right = reference(plan.data_parallel(num_ranks), plan.micro_batch)
+    own = "megatron" if plan.backend == "megatron" else "pytorch"
+    right = reference(own, plan.data_parallel(num_ranks), plan.micro_batch)
     return verification(plan, results[0]["losses"], right, num_layers=4)
 
 
@@ -58,6 +61,8 @@ def verified(folder: Path, mistake: str = "", num_ranks: int = 2, **knobs: Any) 
         {"backend": "deepspeed", "micro_batch": 2, "precision": "bf16"},
         {"backend": "deepspeed", "pp": 2, "precision": "fp16"},
         {"backend": "megatron", "tp": 2, "precision": "bf16"},
+        {"backend": "megatron", "pp": 2, "micro_batch": 4},
+        {"backend": "megatron", "zero_stage": 1, "micro_batch": 2},
     ],
     ids=str,
 )
@@ -82,6 +87,12 @@ def test_a_planted_mistake_is_caught_and_named(
     found = verified(tmp_path, mistake, backend="pytorch", **knobs)
     assert found.verdict is Verdict.WRONG, found
     assert named in found.sentence
+
+
+def test_a_study_that_goes_on_from_another_framework_is_not_mixed_up() -> None:
+    """Frameworks name weights differently, and a weight's name decides its value."""
+    ours, megatrons = reference("pytorch", 2, 1), reference("megatron", 2, 1)
+    assert ours.losses[0] != pytest.approx(megatrons.losses[0], rel=2e-4)
 
 
 def test_sixteen_bits_hide_a_mistake_and_say_so(tmp_path: Path) -> None:

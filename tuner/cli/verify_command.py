@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from tuner.verification import Reference, Verdict, Verification, verification
 from tuner.workload import Workload
 
 _STEPS = Measurement(warmup_steps=1, steps=2)
-_ONE_RANK = ParallelPlan(backend=Backend.PYTORCH, precision=Precision.FP32)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +97,8 @@ def _reference(kept: KeptStudy, plan: ParallelPlan, small: Workload) -> Referenc
     data_parallel = plan.data_parallel(kept.cluster.num_gpus)
     split = ReferenceSplit(data_parallel=data_parallel, micro_batch=plan.micro_batch)
     alone = replace(kept.cluster, num_nodes=1, gpus_per_node=1)
-    one = replace(_ONE_RANK, micro_batch=math.gcd(small.global_batch_sequences, plan.micro_batch))
+    own = Backend.MEGATRON if plan.backend is Backend.MEGATRON else Backend.PYTORCH
+    one = ParallelPlan(backend=own, precision=Precision.FP32, micro_batch=plan.micro_batch)
     outcome = _run(kept, one, small, alone, replace(_STEPS, reference=split), "one-rank")
     if not isinstance(outcome, Measured):
         return _why(outcome)
