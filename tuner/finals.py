@@ -15,7 +15,9 @@ from tuner.trial import Trial
 
 MIN_ROUNDS = 2
 """One run cannot show how much runs differ."""
-MAX_ROUNDS = 3
+MAX_ROUNDS = 5
+_EQUAL_ENOUGH = 0.01
+"""Plans that are behind the fastest by less than this for certain need no more rounds."""
 _EQUAL_RELATIVE = 0.005
 """Of plans that cannot be told apart and are this close, the one that needs less is better."""
 _STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -39,6 +41,8 @@ class Finals:
 
     trials: tuple[int, ...]
     """Numbers of the trials whose plans are in the finals, the fastest first."""
+    most: int = 3
+    """After the first round, which qualifies, so many go on."""
     runs: tuple[FinalRun, ...] = ()
     is_over: bool = False
 
@@ -63,6 +67,9 @@ class Finalist:
 def finalists(trials: Sequence[Trial], most: int) -> tuple[Trial, ...]:
     """The best trials that noise does not tell apart, the fastest first; none where it is clear.
 
+    Up to twice as many as ``most``: where many are close, the best of them need not be among the
+    first few by one noisy trial.
+
     Simulated trials have no noise, and nothing that could be run again.
     """
     ran = [
@@ -75,7 +82,7 @@ def finalists(trials: Sequence[Trial], most: int) -> tuple[Trial, ...]:
         return ()
     limit_s = ran[0][2].step_time_ci_s[1]
     close = [trial for _, trial, measured in ran if measured.step_time_ci_s[0] <= limit_s]
-    return tuple(close[:most]) if min(len(close), most) > 1 else ()
+    return tuple(close[: 2 * most]) if min(len(close), most) > 1 else ()
 
 
 def finals_measurement(measurement: Measurement) -> Measurement:
@@ -113,11 +120,26 @@ def _contenders(finals: Finals, num_rounds: int, plans: dict[int, ParallelPlan])
     runs = tuple(run for run in finals.runs if run.round < num_rounds)
     failed = {run.trial for run in runs if not isinstance(run.outcome, Measured)}
     alive = [trial for trial in finals.trials if trial not in failed]
-    if num_rounds < MIN_ROUNDS:
+    if num_rounds == 0:
         return alive
+    if num_rounds < MIN_ROUNDS:
+        times = {
+            trial: _log_time(of_trial)
+            for trial, of_trial in _runs_by_trial(replace(finals, runs=runs)).items()
+        }
+        qualified = sorted(alive, key=lambda trial: times[trial])[: finals.most]
+        return [trial for trial in alive if trial in qualified]
     standing = standings(replace(finals, runs=runs), plans)
     open_ones = {finalist.trial for finalist in standing if finalist.may_be_fastest}
-    return [trial for trial in alive if trial in open_ones]
+    to_beat = [f.behind for f in standing if f.trial in open_ones and f.behind is not None]
+    if all(high <= _EQUAL_ENOUGH for _, high in to_beat):
+        return []
+    longest = max(sum(run.trial == trial for run in runs) for trial in alive) if alive else 0
+    return [
+        trial
+        for trial in alive
+        if trial in open_ones and sum(run.trial == trial for run in runs) == longest
+    ]
 
 
 def standings(finals: Finals, plans: dict[int, ParallelPlan]) -> tuple[Finalist, ...]:
@@ -130,7 +152,9 @@ def standings(finals: Finals, plans: dict[int, ParallelPlan]) -> tuple[Finalist,
     if not runs:
         return ()
     scatter, degrees = _scatter(runs)
-    fastest = min(runs, key=lambda trial: _log_time(runs[trial]))
+    longest = max(len(of_trial) for of_trial in runs.values())
+    to_the_end = [trial for trial in runs if len(runs[trial]) == longest]
+    fastest = min(to_the_end, key=lambda trial: _log_time(runs[trial]))
     found = [
         Finalist(
             trial=trial,
@@ -139,14 +163,14 @@ def standings(finals: Finals, plans: dict[int, ParallelPlan]) -> tuple[Finalist,
         )
         for trial, of_trial in runs.items()
     ]
-    best_s = min(finalist.measured.step_time_s for finalist in found)
+    best_s = next(each.measured.step_time_s for each in found if each.behind is None)
 
     def order(finalist: Finalist) -> tuple[float, ...]:
         measured = finalist.measured
         near = measured.step_time_s <= best_s * (1 + _EQUAL_RELATIVE)
-        if near and finalist.may_be_fastest:
+        if near and finalist.may_be_fastest and finalist.trial in to_the_end:
             return (0, measured.peak_memory_bytes, knobs_turned(plans[finalist.trial]))
-        return (1, measured.step_time_s, finalist.trial)
+        return (1 if finalist.trial in to_the_end else 2, measured.step_time_s, finalist.trial)
 
     return tuple(sorted(found, key=order))
 

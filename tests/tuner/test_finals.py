@@ -46,10 +46,10 @@ def trial(number: int, outcome: Outcome) -> Trial:
 
 
 def played(
-    outcome_of: Callable[[int, int], Outcome], trials: tuple[int, ...] = (0, 1, 2)
+    outcome_of: Callable[[int, int], Outcome], trials: tuple[int, ...] = (0, 1, 2), most: int = 3
 ) -> Finals:
     """Finals to their end, with outcomes by trial and round."""
-    finals = Finals(trials=trials)
+    finals = Finals(trials=trials, most=most)
     while numbers := next_runs(finals, PLANS):
         for number in numbers:
             done = sum(run.trial == number for run in finals.runs)
@@ -81,6 +81,12 @@ def test_rounds_run_in_turns_and_every_other_backwards() -> None:
     finals = played(lambda number, _: measured(1.0, peak=100 + number))
     assert [run.trial for run in finals.runs[:6]] == [0, 1, 2, 2, 1, 0]
     assert len(finals.runs) == 3 * MAX_ROUNDS
+
+
+def test_the_first_round_qualifies() -> None:
+    finals = played(lambda number, _: measured(1.0 + 0.001 * number), (0, 1, 2), most=2)
+    assert [run.trial for run in finals.runs if run.round == 1] == [1, 0]
+    assert standings(finals, PLANS)[-1].trial == 2
 
 
 def test_who_is_slower_for_certain_runs_no_more() -> None:

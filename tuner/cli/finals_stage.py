@@ -27,7 +27,7 @@ def run_finals(folder: StudyFolder, runner: Runner, most: int, listener: FinalLi
         folder.finals_file.unlink(missing_ok=True)
         return
     if finals is None or set(finals.trials) != set(numbers):
-        finals = Finals(trials=numbers)
+        finals = Finals(trials=numbers, most=most)
     if isinstance(runner, AdjustableRunner):
         runner.measurement = finals_measurement(runner.measurement)
     plans = {trial.number: trial.plan for trial in contenders}
