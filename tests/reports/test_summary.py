@@ -4,9 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.reports.a_study import measured, summary_of, trial, trials
+from reports.summary import summarize
+from tests.reports.a_study import NUM_GPUS, measured, summary_of, trial, trials
+from tuner.finals import FinalRun, Finals
 from tuner.outcome import OutOfMemory, Phase, Source
 from tuner.plan import Backend, ParallelPlan
+from tuner.verification import Verdict, Verification
 
 
 def _plan(micro_batch: int) -> ParallelPlan:
@@ -96,3 +99,32 @@ def test_no_trial_is_faster_than_the_best_whatever_the_times(times_s: list[float
     assert min(times_s) <= summary.median_step_time_s <= max(times_s)
     default = next(d for d in summary.defaults if d.backend is Backend.MEGATRON)
     assert default.speedup == times_s[0] / min(times_s)
+
+
+def _finals(*step_times_s: float) -> Finals:
+    """Three rounds of trials 0, 1, ... with these step times."""
+    runs = tuple(
+        FinalRun(round=number, trial=index, outcome=measured(seconds))
+        for number in range(3)
+        for index, seconds in enumerate(step_times_s)
+    )
+    return Finals(trials=tuple(range(len(step_times_s))), runs=runs, is_over=True)
+
+
+def test_the_finals_decide_what_the_trials_left_open() -> None:
+    first, second = trial(0, _plan(1), measured(1.0)), trial(1, _plan(2), measured(1.01))
+    summary = summarize((first, second), num_gpus=NUM_GPUS, defaults={}, finals=_finals(1.2, 1.0))
+    assert summary.best is not None
+    assert summary.best.number == 1
+    assert not summary.is_tie
+    assert summary.margin is not None
+    much, low, high = summary.margin
+    assert low < 0.2 < high
+    assert abs(much - 0.2) < 1e-6
+
+
+def test_a_verdict_on_another_plan_is_not_shown() -> None:
+    first = trial(0, _plan(1), measured(1.0))
+    found = Verification(plan=_plan(2), verdict=Verdict.RIGHT, sentence="right")
+    kept = summarize((first,), num_gpus=NUM_GPUS, defaults={}, verification=found)
+    assert kept.verification is None

@@ -162,7 +162,7 @@ def test_a_real_study_on_ray_over_all_three_frameworks(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = str(job.parent / "study")
-    assert main(["tune", str(job), "--study", study, "--trials", "3", "--json"]) == 0
+    assert main(["tune", str(job), "--study", study, "--trials", "3", "--no-verify", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [trial["outcome"] for trial in document["trials"]] == ["measured"] * 3
     backends = {trial["plan"]["backend"] for trial in document["trials"]}
