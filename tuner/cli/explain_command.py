@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from rich.table import Table
 from search_spaces.enumeration import rejections
 from tuner.cli.found_cluster import found_cluster
 from tuner.cli.setting import job_setting
-from tuner.cost_model.memory import memory_terms
-from tuner.cost_model.time import time_terms
+from tuner.cost_model.prediction import Subject, breakdown
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import ParallelPlan
@@ -76,12 +74,15 @@ def explanation(job: Job, plan: ParallelPlan) -> dict[str, Any]:
         "legal": not broken,
         "rejections": [{"rule": rule, "sentence": sentence} for rule, sentence in broken],
         "memory_bytes": {},
+        "memory_bytes_by_stage": [],
         "time_s": {},
     }
     if shape is not None and not broken:
-        memory = asdict(memory_terms(shape, job.workload, job.cluster, plan))
-        document["memory_bytes"] = {term: round(size) for term, size in memory.items()}
-        document["time_s"] = asdict(time_terms(shape, job.workload, job.cluster, plan))
+        subject = Subject(shape=shape, workload=job.workload, cluster=job.cluster)
+        found = breakdown(subject, plan)
+        document["memory_bytes"] = {t: round(size) for t, size in found.memory_bytes.items()}
+        document["memory_bytes_by_stage"] = [round(size) for size in found.memory_bytes_by_stage]
+        document["time_s"] = dict(found.time_s)
     return document
 
 

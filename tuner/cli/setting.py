@@ -9,7 +9,7 @@ from runners.backends.launch import launch_for
 from search_spaces.enumeration import search_space
 from search_spaces.rule import Setting
 from tuner.cli.found_cluster import found_cluster
-from tuner.cost_model.prediction import Prediction, prediction
+from tuner.cost_model.prediction import Prediction, plan_predictions
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import Backend, ParallelPlan, Precision
@@ -34,7 +34,7 @@ def planned(path: Path) -> Planned:
     return Planned(
         job=job,
         space=space,
-        predictions=tuple(prediction(job.workload, job.cluster, plan) for plan in space.plans),
+        predictions=plan_predictions(job.workload, job.cluster, space.plans),
     )
 
 
