@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from tuner.cluster import Device, Gpu
 
@@ -32,6 +33,8 @@ GPUS: tuple[Gpu, ...] = (
     _cuda("h100-sxm-80gb", 80, 3.35, 450, fp32=67, fp16=989, bf16=989, fp8=1979),
     # NVIDIA H200 datasheet (2024), sparse figures halved.
     _cuda("h200-sxm-141gb", 131, 4.8, 450, fp32=67, fp16=989, bf16=989, fp8=1979),
+    # NVIDIA DGX B200 datasheet (2024), per GPU: 2.25 PFLOP/s dense bf16, 180 GB, 8 TB/s, NVLink 5.
+    _cuda("b200-sxm-180gb", 178, 8.0, 900, fp32=75, fp16=2250, bf16=2250, fp8=4500),
     # NVIDIA L40S datasheet (2023): PCIe gen 4 x16.
     _cuda("l40s-48gb", 48, 0.864, 32, fp32=91.6, fp16=362, bf16=362, fp8=733),
 )
@@ -77,3 +80,20 @@ def gpu_of_device(product: str, memory_bytes: int) -> Gpu | None:
 def _words(name: str) -> tuple[str, ...]:
     words = re.findall(r"[a-z]+|[0-9]+", name.lower().removeprefix("nvidia"))
     return tuple(sorted(words))
+
+
+def gpus_spelled(name: str) -> tuple[Gpu, ...]:
+    """Every preset that a usual spelling may mean: none = unknown, several = ambiguous.
+
+    A spelling with a memory size that no preset of that family has is the family's nearest
+    preset with that memory (an H100 with 96 GB).
+    """
+    words = re.findall(r"[a-z]+\d+[a-z]*|\d+(?=\s*g)|[a-z]+|\d+", name.lower())
+    families = [gpu for gpu in GPUS if gpu.name.split("-")[0] in words]
+    sizes = [int(size) for size in re.findall(r"(\d+)\s*-?g(?:i?b)?\b", name.lower())]
+    if not families or not sizes:
+        return tuple(families)
+    exact = [gpu for gpu in families if f"-{sizes[0]}gb" in gpu.name]
+    if exact:
+        return tuple(exact)
+    return (replace(families[-1], name=name.lower(), memory_bytes=sizes[0] * _GIB),)

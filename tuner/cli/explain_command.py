@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+<<<<<<< HEAD
 from dataclasses import asdict, replace
+=======
+>>>>>>> cost-model
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,13 @@ from rich.table import Table
 from search_spaces.enumeration import rejections
 from tuner.cli.advice import memory_terms_of, nearest_plans, one_knob_away
 from tuner.cli.found_cluster import found_cluster
+<<<<<<< HEAD
 from tuner.cli.setting import Planned, job_setting, planned_job
 from tuner.cost_model.time import time_terms
+=======
+from tuner.cli.setting import job_setting
+from tuner.cost_model.prediction import Subject, breakdown
+>>>>>>> cost-model
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import ParallelPlan
@@ -83,9 +91,11 @@ def explanation(job: Job, plan: ParallelPlan) -> dict[str, Any]:
         "fits": None,
         "memory_limit_bytes": job.memory_limit_bytes,
         "memory_bytes": {},
+        "memory_bytes_by_stage": [],
         "time_s": {},
         "nearest_plans": [],
     }
+<<<<<<< HEAD
     if shape is None:
         return document
     free = planned_job(replace(job, asked={"precision": (str(plan.precision),)}))
@@ -100,6 +110,14 @@ def explanation(job: Job, plan: ParallelPlan) -> dict[str, Any]:
     if not document["fits"]:
         near = one_knob_away(plan, free)
         document["nearest_plans"] = [_near_document(free, other) for other in near]
+=======
+    if shape is not None and not broken:
+        subject = Subject(shape=shape, workload=job.workload, cluster=job.cluster)
+        found = breakdown(subject, plan)
+        document["memory_bytes"] = {t: round(size) for t, size in found.memory_bytes.items()}
+        document["memory_bytes_by_stage"] = [round(size) for size in found.memory_bytes_by_stage]
+        document["time_s"] = dict(found.time_s)
+>>>>>>> cost-model
     return document
 
 

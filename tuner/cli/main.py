@@ -8,7 +8,13 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from tuner.cli import explain_command, plans_command, report_command, tune_command
+from tuner.cli import (
+    explain_command,
+    plans_command,
+    predict_command,
+    report_command,
+    tune_command,
+)
 from tuner.errors import UserError
 
 FOUND, NOTHING_RAN, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -18,6 +24,7 @@ _COMMANDS = {
     "tune": tune_command,
     "plans": plans_command,
     "explain": explain_command,
+    "predict": predict_command,
     "report": report_command,
 }
 

@@ -12,7 +12,7 @@ from runners.backends.launch import launch_for
 from search_spaces.enumeration import search_space
 from search_spaces.rule import Setting
 from tuner.cli.found_cluster import found_cluster
-from tuner.cost_model.prediction import prediction
+from tuner.cost_model.prediction import Subject, predictions
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import Backend, ParallelPlan, Precision
@@ -57,14 +57,15 @@ def planned_job(job: Job) -> Planned:
 
 
 def _predicted(job: Job, space: SearchSpace) -> Predicted | None:
-    if job.workload.shape is None:
+    shape = job.workload.shape
+    if shape is None:
         return None
-    each = [prediction(job.workload, job.cluster, plan) for plan in space.plans]
-    peaks = np.array([p.peak_memory_bytes for p in each if p is not None])
+    subject = Subject(shape=shape, workload=job.workload, cluster=job.cluster)
+    found = predictions(subject, space.plans)
     return Predicted(
-        step_time_s=np.array([p.step_time_s for p in each if p is not None]),
-        peak_memory_bytes=peaks,
-        fits=peaks <= job.memory_limit_bytes,
+        step_time_s=found.step_time_s,
+        peak_memory_bytes=found.peak_memory_bytes,
+        fits=found.peak_memory_bytes <= job.memory_limit_bytes,
     )
 
 
