@@ -1,0 +1,112 @@
+"""How long steps of candidates should take, given the trials: physics re-fitted, and the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.samplers.curve import Curve, slopes
+from tuner.samplers.evidence import FloatArray, IntArray
+from tuner.samplers.kernel import Likeness
+
+NOISE_STD = 0.02
+"""Of the log of a measured step time, where nothing disturbs it."""
+_TAIL = 4.0
+"""Degrees of freedom of the noise: a slow network or node makes some steps far too long."""
+_ITERATIONS = 6
+_SCALES = (0.5, 1.0, 2.0, 4.0)
+"""Of the standard deviations of what physics does not explain; trials choose."""
+_SCALE_STD = 0.7
+_MAX_STEP = 1.0
+"""Prior standard deviations that a coefficient may move at a time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TimeFit:
+    """Coefficients and residuals that explain the measured step times."""
+
+    curve: Curve
+    likeness: Likeness
+    tried: IntArray
+    theta: FloatArray
+    tried_slopes: FloatArray
+    """Shape (m, k)."""
+    weights: FloatArray
+    """Solved residuals: what the covariance with the tried is multiplied with."""
+    inverse: FloatArray
+    """Of the covariance of the tried, noise included."""
+    scale: float
+
+    def physical(self, rows: IntArray) -> FloatArray:
+        """Log seconds by the re-fitted cost model alone."""
+        return self.curve.logs(self.theta, rows)
+
+    def rough_mean(self, rows: IntArray) -> FloatArray:
+        """Cheap: physics and each knob's own effect, without what near plans tell."""
+        effects = self.likeness.knob_effects(self.tried, self.weights)
+        return np.asarray(self.physical(rows) + self.scale**2 * effects[rows])
+
+    def mean_and_std(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Of the log seconds of these candidates, noise not included."""
+        physical = self.physical(rows)
+        slope = slopes(self.curve, self.theta, rows, physical)
+        prior = self.curve.prior_std**2
+        alike = self.scale**2 * self.likeness.between(rows, self.tried)
+        both = alike + (slope * prior) @ self.tried_slopes.T
+        mean = physical + alike @ self.weights
+        own = self.scale**2 * self.likeness.variance + (slope**2) @ prior
+        explained = np.einsum("ij,ij->i", both @ self.inverse, both)
+        return mean, np.sqrt(np.maximum(own - explained, 1e-6))
+
+
+def time_fit(curve: Curve, likeness: Likeness, tried: IntArray, log_seconds: FloatArray) -> TimeFit:
+    """The most likely coefficients, and what they leave unexplained, of these trials.
+
+    Gauss-Newton on the coefficients with the residuals' covariance; far too slow steps count less.
+    """
+    alike = likeness.between(tried, tried)
+    theta, trust = curve.prior.copy(), np.ones(len(tried))
+    scale = 1.0
+    inverse, slope = np.zeros((0, 0)), np.zeros((len(tried), len(theta)))
+    solved = np.zeros(len(tried))
+    for _ in range(_ITERATIONS if len(tried) else 0):
+        found = curve.logs(theta, tried)
+        slope = slopes(curve, theta, tried, found)
+        wanted = log_seconds - found + slope @ (theta - curve.prior)
+        physics = (slope * curve.prior_std**2) @ slope.T
+        scale, inverse = _scaled(physics, alike, trust, wanted)
+        solved = inverse @ wanted
+        step = curve.prior + curve.prior_std**2 * (slope.T @ solved) - theta
+        limit = _MAX_STEP * curve.prior_std
+        theta = theta + np.clip(step, -limit, limit)
+        alone = 1 / np.diag(inverse)
+        late = np.maximum(solved * alone, 0.0) ** 2 / alone
+        trust = (_TAIL + 1) / (_TAIL + np.maximum(late, 1.0))
+    return TimeFit(
+        curve=curve,
+        likeness=likeness,
+        tried=tried,
+        theta=theta,
+        tried_slopes=slope,
+        weights=solved,
+        inverse=inverse,
+        scale=scale,
+    )
+
+
+def _scaled(
+    physics: FloatArray, alike: FloatArray, trust: FloatArray, wanted: FloatArray
+) -> tuple[float, FloatArray]:
+    """The likeliest scale of the residuals, and the inverse of the covariance with it."""
+    best: tuple[float, float, FloatArray] | None = None
+    for scale in _SCALES:
+        covariance = physics + scale**2 * alike + np.diag(NOISE_STD**2 / trust)
+        inverse = np.linalg.inv(covariance)
+        _, log_determinant = np.linalg.slogdet(covariance)
+        fit = -0.5 * (wanted @ inverse @ wanted + log_determinant)
+        fit -= 0.5 * (np.log(scale) / _SCALE_STD) ** 2
+        if best is None or fit > best[0]:
+            best = (float(fit), scale, inverse)
+    assert best is not None
+    return best[1], best[2]
