@@ -16,12 +16,21 @@ from tuner.cost_model.coefficients import (
     TimeCoefficients,
     logs,
 )
-from tuner.cost_model.prediction import Subject, peak_memory, rows_of_subjects, step_times
+from tuner.cost_model.layout import layout
+from tuner.cost_model.prediction import Subject, peak_memory, rows_of_subjects
+from tuner.cost_model.stages import stage_table
+from tuner.cost_model.time import step_terms
 from tuner.plan_arrays import PlanArrays
 from tuner.samplers.evidence import FloatArray, IntArray
 
+_BLOCK = 16384
+"""Plans computed at a time: their arrays stay in the processor's cache."""
 _STEP = 0.02
 """Relative change of a coefficient to see its effect."""
+
+
+LogCosts = Callable[[FloatArray], FloatArray]
+"""Log costs of some candidates as a function of the logs of the coefficients."""
 
 
 class Curve(Protocol):
@@ -31,8 +40,8 @@ class Curve(Protocol):
     """Logs of the coefficients before any trial, shape (k,); k may be 0."""
     prior_std: FloatArray
 
-    def logs(self, theta: FloatArray, rows: IntArray) -> FloatArray:
-        """Log costs of these candidates."""
+    def of(self, rows: IntArray) -> LogCosts:
+        """Of these candidates; what does not depend on the coefficients is computed here."""
         ...
 
 
@@ -44,9 +53,9 @@ class FixedCurve:
         self.prior_std = np.zeros(0)
         self._log_costs = log_costs
 
-    def logs(self, theta: FloatArray, rows: IntArray) -> FloatArray:
+    def of(self, rows: IntArray) -> LogCosts:
         """The given logs of these candidates."""
-        return self._log_costs[rows]
+        return lambda _: self._log_costs[rows]
 
 
 class PhysicalCurve:
@@ -56,7 +65,7 @@ class PhysicalCurve:
         self,
         subjects: Sequence[Subject],
         plans: PlanArrays,
-        cost: Callable[[Subject, PlanArrays, FloatArray], FloatArray],
+        cost: Callable[[Subject, PlanArrays], Callable[[FloatArray], FloatArray]],
         prior: FloatArray,
         prior_std: FloatArray,
     ) -> None:
@@ -71,25 +80,41 @@ class PhysicalCurve:
             if rows is not None:
                 self._which[rows] = number
 
-    def logs(self, theta: FloatArray, rows: IntArray) -> FloatArray:
+    def of(self, rows: IntArray) -> LogCosts:
         """Log costs of these candidates."""
-        found = np.zeros(len(rows))
         which = self._which[rows]
+        parts = []
         for number, subject in enumerate(self._subjects):
             here = np.flatnonzero(which == number)
-            if len(here):
-                plans = self._plans.kept(rows[here])
-                found[here] = np.log(np.maximum(self._cost(subject, plans, theta), 1e-12))
-        return found
+            for start in range(0, len(here), _BLOCK):
+                some = here[start : start + _BLOCK]
+                parts.append((some, self._cost(subject, self._plans.kept(rows[some]))))
+
+        def log_costs(theta: FloatArray) -> FloatArray:
+            found = np.zeros(len(rows))
+            for some, cost in parts:
+                found[some] = np.log(np.maximum(cost(np.exp(theta)), 1e-12))
+            return found
+
+        return log_costs
 
 
 def time_curve(subjects: Sequence[Subject], plans: PlanArrays) -> PhysicalCurve:
     """Log seconds of a step."""
     names = [f.name for f in fields(TimeCoefficients)]
 
-    def cost(subject: Subject, some: PlanArrays, theta: FloatArray) -> FloatArray:
-        values = dict(zip(names, np.exp(theta).tolist(), strict=True))
-        return step_times(subject, some, TimeCoefficients(**values))
+    def cost(subject: Subject, some: PlanArrays) -> Callable[[FloatArray], FloatArray]:
+        lay = layout(subject.workload, subject.cluster, some)
+        table = stage_table(subject.shape, subject.software, lay)
+
+        def seconds(values: FloatArray) -> FloatArray:
+            named = TimeCoefficients(**dict(zip(names, values.tolist(), strict=True)))
+            terms = step_terms(
+                subject.shape, subject.software, subject.cluster, lay, table, named
+            )
+            return np.asarray(sum(terms.values()))
+
+        return seconds
 
     stds = np.array([TIME_PRIOR_STD[name] for name in names])
     return PhysicalCurve(subjects, plans, cost, logs(DEFAULT.time), stds)
@@ -99,19 +124,22 @@ def memory_curve(subjects: Sequence[Subject], plans: PlanArrays) -> PhysicalCurv
     """Log peak bytes of the fullest rank."""
     names = [f.name for f in fields(MemoryCoefficients)]
 
-    def cost(subject: Subject, some: PlanArrays, theta: FloatArray) -> FloatArray:
-        values = dict(zip(names, np.exp(theta).tolist(), strict=True))
-        return peak_memory(subject, some, MemoryCoefficients(**values))
+    def cost(subject: Subject, some: PlanArrays) -> Callable[[FloatArray], FloatArray]:
+        def peaks(values: FloatArray) -> FloatArray:
+            named = MemoryCoefficients(**dict(zip(names, values.tolist(), strict=True)))
+            return peak_memory(subject, some, named)
+
+        return peaks
 
     stds = np.array([MEMORY_PRIOR_STD[name] for name in names])
     return PhysicalCurve(subjects, plans, cost, logs(DEFAULT.memory), stds)
 
 
-def slopes(curve: Curve, theta: FloatArray, rows: IntArray, at: FloatArray) -> FloatArray:
-    """Derivatives of the log costs by the logs of the coefficients, shape (len(rows), k)."""
-    found = np.zeros((len(rows), len(theta)))
+def slopes(log_costs: LogCosts, theta: FloatArray, at: FloatArray) -> FloatArray:
+    """Derivatives by the logs of the coefficients, shape (n, k); ``at`` is the value at theta."""
+    found = np.zeros((len(at), len(theta)))
     for index in range(len(theta)):
         moved = theta.copy()
         moved[index] += _STEP
-        found[:, index] = (curve.logs(moved, rows) - at) / _STEP
+        found[:, index] = (log_costs(moved) - at) / _STEP
     return found

@@ -56,7 +56,7 @@ class FitBelief:
         self._size_std = 0.0 if size_known else UNKNOWN_SIZE_STD
         self._candidates = candidates
         self._demand = _Demand(candidates)
-        self._prior = curve.logs(curve.prior, np.arange(len(candidates)))
+        self._prior = curve.of(np.arange(len(candidates)))(curve.prior)
 
     def rough_chance(self, evidence: Evidence) -> FloatArray:
         """Cheap, of all candidates, a little too hopeful: the prediction, never lowered."""
@@ -86,7 +86,7 @@ class FitBelief:
     def _features(self, rows: IntArray) -> FloatArray:
         """Directions in which the log peak may differ from the prediction, one std long."""
         curve, candidates = self._curve, self._candidates
-        slope = slopes(curve, curve.prior, rows, self._prior[rows]) * curve.prior_std
+        slope = slopes(curve.of(rows), curve.prior, self._prior[rows]) * curve.prior_std
         common = np.full((len(rows), 1), float(np.hypot(COMMON_STD, self._size_std)))
         parts = [slope, common]
         num_options = 0

@@ -15,7 +15,7 @@ NOISE_STD = 0.02
 _TAIL = 4.0
 """Degrees of freedom of the noise: a slow network or node makes some steps far too long."""
 _ITERATIONS = 6
-_SCALES = (0.5, 1.0, 2.0, 4.0)
+_SCALES = (1.0, 2.0, 4.0)
 """Of the standard deviations of what physics does not explain; trials choose."""
 _SCALE_STD = 0.7
 _MAX_STEP = 1.0
@@ -40,7 +40,7 @@ class TimeFit:
 
     def physical(self, rows: IntArray) -> FloatArray:
         """Log seconds by the re-fitted cost model alone."""
-        return self.curve.logs(self.theta, rows)
+        return self.curve.of(rows)(self.theta)
 
     def rough_mean(self, rows: IntArray) -> FloatArray:
         """Cheap: physics and each knob's own effect, without what near plans tell."""
@@ -49,8 +49,9 @@ class TimeFit:
 
     def mean_and_std(self, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Of the log seconds of these candidates, noise not included."""
-        physical = self.physical(rows)
-        slope = slopes(self.curve, self.theta, rows, physical)
+        log_seconds = self.curve.of(rows)
+        physical = log_seconds(self.theta)
+        slope = slopes(log_seconds, self.theta, physical)
         prior = self.curve.prior_std**2
         alike = self.scale**2 * self.likeness.between(rows, self.tried)
         both = alike + (slope * prior) @ self.tried_slopes.T
@@ -65,14 +66,14 @@ def time_fit(curve: Curve, likeness: Likeness, tried: IntArray, log_seconds: Flo
 
     Gauss-Newton on the coefficients with the residuals' covariance; far too slow steps count less.
     """
-    alike = likeness.between(tried, tried)
+    alike, predicted = likeness.between(tried, tried), curve.of(tried)
     theta, trust = curve.prior.copy(), np.ones(len(tried))
     scale = 1.0
     inverse, slope = np.zeros((0, 0)), np.zeros((len(tried), len(theta)))
     solved = np.zeros(len(tried))
     for _ in range(_ITERATIONS if len(tried) else 0):
-        found = curve.logs(theta, tried)
-        slope = slopes(curve, theta, tried, found)
+        found = predicted(theta)
+        slope = slopes(predicted, theta, found)
         wanted = log_seconds - found + slope @ (theta - curve.prior)
         physics = (slope * curve.prior_std**2) @ slope.T
         scale, inverse = _scaled(physics, alike, trust, wanted)
