@@ -262,6 +262,7 @@ def _software(cells: Mapping[str, str], arguments: Mapping[str, Any]) -> Softwar
         dropout=dropout,
         layers_weighed=kernel == "fa2",
         blocking_exchange=kernel == "fa2",
+        extra_gradients=kernel == "fa2",
         stage_layers=_stage_layers(arguments),
         padded_vocab=128 if arguments or kernel == "te" else 1,
     )

@@ -49,7 +49,7 @@ class MemoryCoefficients:
     logits: float = 1.0
     workspace: float = 1.0
     """Of the temporary gradients and gathered weights."""
-    context_bytes: float = 0.5e9
+    context_bytes: float = 0.07e9
     """Library workspaces that the allocator hands out: cuBLAS, NCCL staging, rotary tables."""
 
 
