@@ -244,11 +244,12 @@ def _software(cells: Mapping[str, str], arguments: Mapping[str, Any]) -> Softwar
 
     ``flash_attn``: te = Transformer Engine's fused kernels; fa2 = the flash-attn package under an
     eager model whose pipeline hands over with the host waiting (nanotron); sdpa = PyTorch's own;
-    no, unfused, local = scores are stored. Blank = fused, with flash attention.
+    no, unfused, local = scores are stored; so they are where the cell is blank and the model a GPT,
+    which is older than flash attention. Blank otherwise = fused, with flash attention.
     """
     kernel = (cells.get("flash_attn") or "").strip().lower()
-    materialised = kernel in _MATERIALISED
     gpt = "gpt" in (cells.get("model") or "").lower()
+    materialised = kernel in _MATERIALISED or (gpt and not kernel)
     if arguments:
         dropout = float(arguments.get("hidden-dropout", 0.1)) > 0
     else:
@@ -262,6 +263,9 @@ def _software(cells: Mapping[str, str], arguments: Mapping[str, Any]) -> Softwar
         dropout=dropout,
         layers_weighed=kernel == "fa2",
         blocking_exchange=kernel == "fa2",
+        overlaps_data=kernel != "fa2",
+        overlaps_tensor=kernel == "fa2",
+        extra_gradients=kernel == "fa2",
         stage_layers=_stage_layers(arguments),
         padded_vocab=128 if arguments or kernel == "te" else 1,
     )

@@ -16,6 +16,7 @@ from rich.table import Table
 from tuner.cost_model.coefficients import DEFAULT, Coefficients
 from tuner.cost_model.fit import usable_bytes
 from tuner.cost_model.prediction import predictions, rows_of_subjects, stage_peaks
+from tuner.cost_model.stages import has_work_for_all
 from tuner.sweep_table import SweepGroup, SweepTable, read_sweep
 from tuner.units import size_text, time_text
 
@@ -59,11 +60,14 @@ def answers(sweep: SweepTable, group: SweepGroup, num_calibration: int) -> Itera
         found = predictions(subject, plans, coefficients)
         stages = stage_peaks(subject, plans, coefficients)
         limit = usable_bytes(subject.cluster.gpu)
+        depths = plans.ints("pp")
+        runs = [has_work_for_all(subject.shape, subject.software, int(pp)) for pp in depths]
         for index, position in enumerate(where):
             peak = max(stages[index])
+            known = group.memory_known[position]
             yield {
                 "row": group.rows[position],
-                "fits": bool(peak <= limit) if group.memory_known[position] else None,
+                "fits": bool(peak <= limit and runs[index]) if known else None,
                 "predicted_step_time_s": float(found.step_time_s[index]),
                 "predicted_peak_memory_bytes": round(peak),
                 "predicted_peak_memory_bytes_by_stage": [round(size) for size in stages[index]],

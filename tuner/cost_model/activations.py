@@ -13,8 +13,10 @@ from tuner.model_shape import ModelShape
 LOSS_BYTES_FUSED = 6.0
 """Vocabulary-parallel cross entropy: 16-bit logits and one fp32 copy that becomes the softmax and
 its gradient in place (megatron/core/tensor_parallel/cross_entropy.py)."""
-LOSS_BYTES_EAGER = 12.0
-"""16-bit logits and their gradient, fp32 logits and softmax."""
+LOSS_BYTES_EAGER = 10.0
+"""16-bit logits, fp32 logits and softmax, which becomes the gradient."""
+LOSS_BYTES_KEPT = 2.0
+"""The 16-bit logits of the micro-batch before, which eager programs still refer to."""
 SELECTIVE_OP_SHARE = 0.6
 """Eager selective recomputation keeps every other matrix product's output (torchtitan)."""
 
@@ -64,8 +66,8 @@ def _attention_values(shape: ModelShape, software: Software) -> float:
     keys = shape.num_kv_heads * shape.head_dim
     values = 2.0 * queries + 2 * keys
     if not software.fused:
-        # Rotated queries and keys, and contiguous copies of all three for the kernel.
-        values += 2 * (queries + keys) + (queries + 2 * keys)
+        # Rotated queries and keys, beside what they were made of.
+        values += 2 * (queries + keys)
     return values
 
 
@@ -115,7 +117,9 @@ def in_flight_layers(lay: Layout, layers: FloatArray, stage: FloatArray) -> Floa
 
 def logit_bytes(shape: ModelShape, software: Software, lay: Layout) -> FloatArray:
     """Logits, their fp32 copies and gradient, on the last stage."""
-    per_logit = software.loss_bytes or (LOSS_BYTES_FUSED if software.fused else LOSS_BYTES_EAGER)
+    fused = np.full(len(lay), LOSS_BYTES_FUSED)
+    eager = LOSS_BYTES_EAGER + LOSS_BYTES_KEPT * (lay.num_microbatches > 1)
+    per_logit = software.loss_bytes or (fused if software.fused else eager)
     # Only Megatron's loss takes a split vocabulary as it is; elsewhere logits are gathered.
     split = np.where(lay.megatron | software.split_loss, lay.tp, 1.0)
     return per_logit * lay.tokens * shape.vocab / split

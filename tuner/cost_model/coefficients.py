@@ -14,27 +14,29 @@ from tuner.cost_model.layout import FloatArray
 class TimeCoefficients:
     """Of the step time; all positive."""
 
-    matrix: float = 0.78
+    matrix: float = 0.72
     """Share of the dense peak that a large matrix product reaches."""
     attention: float = 0.45
     """Share of the dense peak that a flash attention kernel reaches."""
     memory: float = 0.75
     """Share of the memory bandwidth that element-wise kernels reach."""
-    host_layer_s: float = 3.5e-3
+    host_layer_s: float = 2.8e-3
     """Host time to launch a layer's kernels, forward and backward: about 100 launches of eager
     PyTorch with autograd and Python around them."""
     host_microbatch_s: float = 3e-3
     """Host time of a micro-batch outside its layers: embedding, loss, schedule."""
     link: float = 0.7
     """Share of the NVLink rate that a large collective reaches."""
-    network: float = 0.7
+    network: float = 0.5
     """Share of the network rate that a large collective reaches."""
     hop_s: float = 3e-5
     """Latency of a ring across nodes, a rank."""
     exposed: float = 0.5
     """Share of the data-parallel traffic that never overlaps with computing."""
-    step_s: float = 2e-2
+    step_s: float = 1e-2
     """Of every step: data, logging, gradient norm."""
+    hand_over_s: float = 1e-3
+    """Latency of a hand-over between stages on different nodes."""
     exchange_s: float = 3e-3
     """Where stages hand over across nodes with the host waiting: delay of every layer that
     synchronises a tensor-parallel group, a rank of the group."""
@@ -49,7 +51,7 @@ class MemoryCoefficients:
     logits: float = 1.0
     workspace: float = 1.0
     """Of the temporary gradients and gathered weights."""
-    context_bytes: float = 0.5e9
+    context_bytes: float = 0.07e9
     """Library workspaces that the allocator hands out: cuBLAS, NCCL staging, rotary tables."""
 
 
@@ -64,6 +66,7 @@ TIME_PRIOR_STD: Mapping[str, float] = {
     "hop_s": 0.7,
     "exposed": 0.6,
     "step_s": 1.0,
+    "hand_over_s": 2.0,
     "exchange_s": 0.7,
 }
 """Standard deviation of the log of each coefficient before any trial."""

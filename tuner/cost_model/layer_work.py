@@ -19,6 +19,9 @@ ELEMENTWISE_VALUES = 40.0
 """16-bit values per token and hidden unit that norms, residuals, rotary embedding and dropout
 read and write, forward and backward."""
 
+EAGER_TRAFFIC = 2.0
+"""Times as much where every element-wise operation is a kernel of its own."""
+
 
 def peak_flops_per_s(cluster: Cluster, lay: Layout) -> FloatArray:
     """The dense datasheet rate of each plan's precision, shape (n,)."""
@@ -126,7 +129,7 @@ def elementwise_s(
     experts = shape.experts
     wide = shape.ffn if experts is None else experts.experts_per_token * experts.ffn
     values = values + (9.0 if shape.gated_mlp else 6.0) * wide * lay.tokens / lay.tp
-    eager = 1.0 if software.fused else 1.6
+    eager = 1.0 if software.fused else EAGER_TRAFFIC
     return eager * values * lay.value_bytes / bytes_per_s
 
 

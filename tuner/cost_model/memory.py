@@ -29,7 +29,7 @@ def stage_memory(
     """Bytes of one stage of every plan, shape (n,) a term; stages are counted from 0."""
     layers = table.of(lay.pp, stage)
     params = stage_params(shape, software, lay, layers, stage)
-    states = state_bytes(lay, params)
+    states = state_bytes(lay, software, params)
     layer = layer_bytes(shape, software, lay)
     last = stage == lay.pp - 1
     kept = layer.kept * in_flight_layers(lay, layers, stage)
@@ -55,13 +55,16 @@ def _workspace_bytes(shape: ModelShape, lay: Layout, params: StageParams) -> Flo
     widest = shape.hidden * (2.0 if shape.gated_mlp else 1.0) * shape.ffn / lay.tp
     matrix = np.maximum(shape.vocab * shape.hidden / lay.tp * (params.ends > 0), widest)
     gradient = 1.5 * lay.value_bytes * matrix
+    # Sequence parallelism gathers the tokens for a product, and their gradients behind it.
+    gathers_tokens = lay.sequence_parallel & (lay.tp > 1)
+    whole = np.where(gathers_tokens, 4 * lay.tokens * shape.hidden * lay.value_bytes, 0.0)
     # FSDP: this layer and the next are gathered, the root's embedding and head stay gathered,
     # and one layer's gradient waits for its reduce-scatter (torch.distributed.fsdp docs).
     gathered = (2 * layer + params.ends) * lay.value_bytes + 2 * lay.value_bytes * layer
     bucket = 2 * lay.value_bytes * np.minimum(params.total, DEEPSPEED_BUCKET_PARAMS)
     bucket = np.where(lay.deepspeed & (lay.zero_stage >= 1), bucket, 0.0)
     gathers = (lay.zero_stage >= 3) & (lay.shards > 1)
-    return gradient + np.where(gathers, gathered, 0.0) + bucket
+    return gradient + whole + np.where(gathers, gathered, 0.0) + bucket
 
 
 def candidate_stages(lay: Layout) -> tuple[FloatArray, ...]:

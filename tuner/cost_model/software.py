@@ -35,5 +35,11 @@ class Software:
     """Layers of every stage where the program says so itself; empty = by the rule above."""
     blocking_exchange: bool = False
     """Stages hand over with the host waiting, tensor sizes first, as eager pipelines do."""
+    overlaps_data: bool = True
+    """Gradients are reduced while the backward pass goes on."""
+    overlaps_tensor: bool = False
+    """Gathers and scatters of the hidden states go on behind matrix products."""
+    extra_gradients: bool = False
+    """Autograd's 16-bit gradients stay beside the fp32 ones that they are added to."""
     padded_vocab: int = 128
     """The vocabulary is padded to a multiple of this times tp; 1 = not at all."""

@@ -47,7 +47,16 @@ def _layers_of_stages(shape: ModelShape, software: Software, depth: int) -> list
 
 
 def _weighed(shape: ModelShape, depth: int) -> list[float]:
-    """Blocks in order, each stage up to its share of the compute; one output layer at the end."""
+    """Blocks in order, each stage until it passes its share of the compute."""
+    return _blocks_by_weight(shape, depth)[0]
+
+
+def _blocks_by_weight(shape: ModelShape, depth: int) -> tuple[list[float], bool]:
+    """Layers of every stage, and whether every stage has a block: a layer, the head or the loss.
+
+    As nanotron's build_model: a block's weight is its matrix products; embedding, norms and the
+    loss weigh nothing; the next stage begins once the running total passes the stage's share.
+    """
     layer = float(np.mean(shape.params.layers))
     head = float(shape.vocab * shape.hidden)
     share = (layer * shape.num_layers + head) / depth
@@ -56,9 +65,17 @@ def _weighed(shape: ModelShape, depth: int) -> list[float]:
     for _ in range(shape.num_layers):
         counts[stage] += 1
         done += layer
-        if stage < depth - 1 and done >= share * (stage + 1):
+        if stage < depth - 1 and done > share * (stage + 1):
             stage += 1
-    return counts
+    # Head, cast and loss come last: past all shares but the last, each opens a stage if it can.
+    return counts, stage + 2 >= depth - 1
+
+
+def has_work_for_all(shape: ModelShape, software: Software, depth: int) -> bool:
+    """Whether no stage of a pipeline this deep would be empty; one that is cannot run."""
+    if software.layers_weighed:
+        return _blocks_by_weight(shape, depth)[1]
+    return depth <= shape.num_layers
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

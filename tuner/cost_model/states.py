@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.cost_model.layout import FloatArray, Layout
+from tuner.cost_model.software import Software
 from tuner.cost_model.stages import StageParams
 
 MOMENTS_BYTES = 8.0
@@ -24,7 +25,7 @@ class StateBytes:
     optimizer: FloatArray
 
 
-def state_bytes(lay: Layout, params: StageParams) -> StateBytes:
+def state_bytes(lay: Layout, software: Software, params: StageParams) -> StateBytes:
     """What lies there between steps.
 
     Sharding follows ZeRO (arXiv 1910.02054, section 5): stage 1 splits optimizer states, 2 also
@@ -33,9 +34,10 @@ def state_bytes(lay: Layout, params: StageParams) -> StateBytes:
     """
     dense = _state_bytes(lay, params.dense, lay.shards)
     expert = _state_bytes(lay, params.expert, np.maximum(lay.shards / lay.ep, 1.0))
+    extra = params.total * np.where(lay.fp32, 0.0, 2.0) if software.extra_gradients else 0.0
     return StateBytes(
         parameters=dense.parameters + expert.parameters,
-        gradients=dense.gradients + expert.gradients,
+        gradients=dense.gradients + expert.gradients + extra,
         optimizer=dense.optimizer + expert.optimizer,
     )
 

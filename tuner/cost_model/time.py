@@ -24,6 +24,9 @@ from tuner.model_shape import ModelShape
 
 SMOOTH = 4.0
 """Exponent of the smooth maximum of host and GPU time: near equality both show a little."""
+TENSOR_OVERLAP = 0.5
+"""Share of a layer's matrix products behind which tensor-parallel traffic can hide: the product
+that waits for the gather has nothing to start on."""
 ADAM_BYTES_PER_PARAM = 40.0
 """fp32 weight, gradient and two moments read, three written, the 16-bit weight written, and the
 gradient norm's and scaling's passes."""
@@ -55,6 +58,9 @@ def step_terms(
     expert = _expert_parallel_s(shape, cluster, lay, c) * again
     gather = _weight_gather_s(shape, cluster, lay, c)
     exchange = _exchange_delay_s(software, cluster, lay, c)
+    if software.overlaps_tensor:
+        hidden = np.minimum(tensor, TENSOR_OVERLAP * matrix)
+        tensor = tensor - hidden
     device = matrix + attention + elementwise + tensor + context + expert
     # FSDP gathers the next layer while this one computes: the longer of both, and latency.
     host = c.host_layer_s * (CPU_HOST_SHARE if cluster.gpu.device is Device.CPU else 1.0) * again
@@ -189,7 +195,7 @@ def _hand_over_s(
         cluster.gpu.link_bytes_per_s * c.link,
     )
     sent = lay.tokens_split * shape.hidden * lay.value_bytes / rate
-    sent = sent + np.where(across, c.hop_s, 1e-5)
+    sent = sent + np.where(across, c.hand_over_s, 1e-5)
     count = np.where(lay.pp > 1, lay.num_microbatches * lay.vpp + lay.pp - 1, 0.0)
     return count * sent
 
@@ -209,14 +215,17 @@ def _data_parallel_s(
     ranks = _data_group(cluster, lay)
     scatter = gather_s(cluster, c, ranks, 4 * params.dense)
     gathered_bytes = np.where(lay.zero_stage >= 1, lay.value_bytes, 4.0) * params.dense
+    if not software.overlaps_data:  # all ranks get all gradients, and only then the weights
+        gathered_bytes = gathered_bytes + np.where(lay.zero_stage >= 1, 4.0, 0.0) * params.dense
     gather = gather_s(cluster, c, ranks, gathered_bytes)
     if shape.experts is not None:
         own = group(cluster, np.maximum(lay.dp * lay.cp / lay.ep, 1.0), lay.tp * lay.ep)
         scatter = scatter + gather_s(cluster, c, own, 4 * params.expert)
         gather = gather + gather_s(cluster, c, own, lay.value_bytes * params.expert)
     whole = scatter + gather
-    exposed = c.exposed * whole + np.maximum((1 - c.exposed) * whole - backward_s, 0.0)
-    return np.where(lay.sharded_params, zero, exposed)
+    exposed = min(c.exposed, 1.0) if software.overlaps_data else 1.0
+    late = exposed * whole + np.maximum((1 - exposed) * whole - backward_s, 0.0)
+    return np.where(lay.sharded_params, zero, late)
 
 
 def _optimizer_s(
