@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.cli.setting import Planned, planned_job
-from tuner.cost_model.memory import memory_terms
+from tuner.cost_model.prediction import Subject, breakdown
 from tuner.job import Job
 from tuner.plan import KNOB_NAMES, ParallelPlan
 from tuner.plan_arrays import PlanArrays
@@ -168,7 +168,10 @@ def nothing_fits(job: Planned, changes: Sequence[Change]) -> str:
 def memory_terms_of(job: Job, plan: ParallelPlan) -> dict[str, float]:
     """Bytes of the fullest rank by term; empty for a model of which nothing is known."""
     shape = job.workload.shape
-    return asdict(memory_terms(shape, job.workload, job.cluster, plan)) if shape else {}
+    if shape is None:
+        return {}
+    subject = Subject(shape=shape, workload=job.workload, cluster=job.cluster)
+    return dict(breakdown(subject, plan).memory_bytes)
 
 
 def _advice(changes: Sequence[Change]) -> list[str]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-<<<<<<< HEAD
-from dataclasses import asdict, replace
-=======
->>>>>>> cost-model
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from search_spaces.enumeration import rejections
-from tuner.cli.advice import memory_terms_of, nearest_plans, one_knob_away
+from tuner.cli.advice import nearest_plans, one_knob_away
 from tuner.cli.found_cluster import found_cluster
-<<<<<<< HEAD
 from tuner.cli.setting import Planned, job_setting, planned_job
-from tuner.cost_model.time import time_terms
-=======
-from tuner.cli.setting import job_setting
 from tuner.cost_model.prediction import Subject, breakdown
->>>>>>> cost-model
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import ParallelPlan
@@ -95,7 +87,6 @@ def explanation(job: Job, plan: ParallelPlan) -> dict[str, Any]:
         "time_s": {},
         "nearest_plans": [],
     }
-<<<<<<< HEAD
     if shape is None:
         return document
     free = planned_job(replace(job, asked={"precision": (str(plan.precision),)}))
@@ -103,21 +94,15 @@ def explanation(job: Job, plan: ParallelPlan) -> dict[str, Any]:
         near = nearest_plans(plan, free)
         document["nearest_plans"] = [_near_document(free, other) for other in near]
         return document
-    terms = memory_terms_of(job, plan)
-    document["memory_bytes"] = {term: round(size) for term, size in terms.items()}
-    document["time_s"] = asdict(time_terms(shape, job.workload, job.cluster, plan))
-    document["fits"] = sum(terms.values()) <= job.memory_limit_bytes
+    subject = Subject(shape=shape, workload=job.workload, cluster=job.cluster)
+    found = breakdown(subject, plan)
+    document["memory_bytes"] = {term: round(size) for term, size in found.memory_bytes.items()}
+    document["memory_bytes_by_stage"] = [round(size) for size in found.memory_bytes_by_stage]
+    document["time_s"] = dict(found.time_s)
+    document["fits"] = sum(found.memory_bytes.values()) <= job.memory_limit_bytes
     if not document["fits"]:
         near = one_knob_away(plan, free)
         document["nearest_plans"] = [_near_document(free, other) for other in near]
-=======
-    if shape is not None and not broken:
-        subject = Subject(shape=shape, workload=job.workload, cluster=job.cluster)
-        found = breakdown(subject, plan)
-        document["memory_bytes"] = {t: round(size) for t, size in found.memory_bytes.items()}
-        document["memory_bytes_by_stage"] = [round(size) for size in found.memory_bytes_by_stage]
-        document["time_s"] = dict(found.time_s)
->>>>>>> cost-model
     return document
 
 

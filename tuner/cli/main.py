@@ -12,6 +12,7 @@ from tuner.cli import (
     explain_command,
     plans_command,
     predict_command,
+    replay_command,
     report_command,
     tune_command,
 )
@@ -25,6 +26,7 @@ _COMMANDS = {
     "plans": plans_command,
     "explain": explain_command,
     "predict": predict_command,
+    "replay": replay_command,
     "report": report_command,
 }
 

@@ -39,18 +39,30 @@ class Candidates:
 
     @classmethod
     def of_plans(
-        cls, plans: PlanArrays, extra: Mapping[str, Sequence[PlanValue]] | None = None
+        cls,
+        plans: PlanArrays,
+        *,
+        options: Mapping[str, Sequence[PlanValue]] | None = None,
+        extra: Mapping[str, Sequence[PlanValue]] | None = None,
     ) -> Candidates:
-        """Legal plans, with further knobs cell by cell; equal rows are told apart by number."""
+        """Legal plans; equal rows are told apart by number.
+
+        Args:
+            plans: the legal plans.
+            options: of each knob, as the study suggests them; those that occur where missing.
+            extra: further knobs, cell by cell.
+        """
         knobs: dict[str, tuple[Sequence[PlanValue], IntArray]] = {}
         for name in KNOB_NAMES:
             values, codes = np.unique(plans.columns[name], return_inverse=True)
-            knobs[name] = (_options(name, values.tolist()), codes)
+            found = _options(name, values.tolist())
+            wanted = tuple((options or {}).get(name, found))
+            knobs[name] = (wanted, np.array([wanted.index(value) for value in found])[codes])
         for name, cells in (extra or {}).items():
-            options = tuple(dict.fromkeys(cells))
-            where = {option: code for code, option in enumerate(options)}
+            different = tuple(dict.fromkeys(cells))
+            where = {option: code for code, option in enumerate(different)}
             free = name if name not in knobs else f"{name}_column"
-            knobs[free] = (options, np.array([where[cell] for cell in cells]))
+            knobs[free] = (different, np.array([where[cell] for cell in cells]))
         repeats = _repeats(np.column_stack([codes for _, codes in knobs.values()]))
         if repeats.any():
             knobs[REPEAT_KNOB] = (tuple(range(int(repeats.max()) + 1)), repeats)
@@ -62,9 +74,7 @@ class Candidates:
     def values(self, position: int) -> dict[str, PlanValue]:
         """The knobs of a candidate."""
         row = self.codes[position]
-        return {
-            name: self.options[name][code] for name, code in zip(self.names, row, strict=True)
-        }
+        return {name: self.options[name][code] for name, code in zip(self.names, row, strict=True)}
 
     def find(self, values: Mapping[str, object]) -> int | None:
         """The candidate with these knobs; None where no candidate has them."""

@@ -109,9 +109,7 @@ def time_curve(subjects: Sequence[Subject], plans: PlanArrays) -> PhysicalCurve:
 
         def seconds(values: FloatArray) -> FloatArray:
             named = TimeCoefficients(**dict(zip(names, values.tolist(), strict=True)))
-            terms = step_terms(
-                subject.shape, subject.software, subject.cluster, lay, table, named
-            )
+            terms = step_terms(subject.shape, subject.software, subject.cluster, lay, table, named)
             return np.asarray(sum(terms.values()))
 
         return seconds

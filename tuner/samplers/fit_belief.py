@@ -8,7 +8,7 @@ import numpy as np
 
 from tuner.samplers.candidates import Candidates
 from tuner.samplers.curve import Curve, slopes
-from tuner.samplers.evidence import Evidence, FloatArray, IntArray
+from tuner.samplers.evidence import BoolArray, Evidence, FloatArray, IntArray
 from tuner.samplers.kernel import Likeness
 from tuner.samplers.normal import chance_below, density, rough_chance_below
 
@@ -162,19 +162,20 @@ class _Demand:
     """Which candidates provably need at least as much memory as others."""
 
     def __init__(self, candidates: Candidates) -> None:
-        ordered, same = [], []
+        ordered: list[FloatArray] = []
+        same: list[FloatArray] = []
         for column, name in enumerate(candidates.names):
             codes = candidates.codes[:, column]
             order = _order(candidates, name)
             if order is None:
-                same.append(codes)
+                same.append(codes.astype(np.float64))
             else:
                 ordered.append(order[codes])
         empty = np.zeros((len(candidates), 0))
         self._ordered = np.column_stack(ordered) if ordered else empty
         self._same = np.column_stack(same) if same else empty
 
-    def at_least(self, rows: IntArray, others: IntArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    def at_least(self, rows: IntArray, others: IntArray) -> BoolArray:
         """Where a row needs at least as much as another, shape (len(rows), len(others))."""
         found = np.ones((len(rows), len(others)), dtype=np.bool_)
         for column in range(self._ordered.shape[1]):
@@ -185,7 +186,7 @@ class _Demand:
             found &= values[rows][:, None] == values[others][None, :]
         return found
 
-    def at_most(self, rows: IntArray, others: IntArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    def at_most(self, rows: IntArray, others: IntArray) -> BoolArray:
         """Where a row needs at most as much as another, shape (len(rows), len(others))."""
         return self.at_least(others, rows).T
 

@@ -18,7 +18,7 @@ def chance_below(z: FloatArray) -> FloatArray:
 
 def density(z: FloatArray) -> FloatArray:
     """Of the standard normal distribution."""
-    return np.asarray(np.exp(-np.asarray(z) ** 2 / 2) / sqrt(2 * pi))
+    return np.asarray(np.exp(-(np.asarray(z) ** 2) / 2) / sqrt(2 * pi))
 
 
 def rough_chance_below(z: FloatArray) -> FloatArray:

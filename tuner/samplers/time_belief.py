@@ -103,7 +103,7 @@ def _scaled(
     best: tuple[float, float, FloatArray] | None = None
     for scale in _SCALES:
         covariance = physics + scale**2 * alike + np.diag(NOISE_STD**2 / trust)
-        inverse = np.linalg.inv(covariance)
+        inverse: FloatArray = np.linalg.inv(covariance).astype(np.float64)
         _, log_determinant = np.linalg.slogdet(covariance)
         fit = -0.5 * (wanted @ inverse @ wanted + log_determinant)
         fit -= 0.5 * (np.log(scale) / _SCALE_STD) ** 2
