@@ -39,9 +39,9 @@ def stage_memory(
     again = again * coefficients.activations
     handed_over = np.where(lay.pp > 1, 2.0, 0.0) * shape.hidden * lay.value_bytes * lay.tokens_split
     return {
-        "parameters": states.parameters,
-        "gradients": states.gradients,
-        "optimizer": states.optimizer,
+        "parameters": states.parameters * coefficients.states,
+        "gradients": states.gradients * coefficients.states,
+        "optimizer": states.optimizer * coefficients.states,
         "activations": kept * coefficients.activations + np.maximum(again - logits, 0.0),
         "logits": logits,
         "workspace": coefficients.workspace * _workspace_bytes(shape, lay, params) + handed_over,

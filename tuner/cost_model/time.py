@@ -22,8 +22,6 @@ from tuner.cost_model.software import Software
 from tuner.cost_model.stages import StageTable, expert_params_per_layer, stage_params
 from tuner.model_shape import ModelShape
 
-SMOOTH = 4.0
-"""Exponent of the smooth maximum of host and GPU time: near equality both show a little."""
 TENSOR_OVERLAP = 0.5
 """Share of a layer's matrix products behind which tensor-parallel traffic can hide: the product
 that waits for the gather has nothing to start on."""
@@ -100,10 +98,11 @@ def step_terms(
 
 
 def _smooth_max(a: FloatArray, b: FloatArray) -> FloatArray:
-    high, low = np.maximum(a, b), np.minimum(a, b)
-    ratio = low / np.maximum(high, 1e-12)
-    ratio2 = ratio * ratio
-    return high * np.sqrt(np.sqrt(1 + ratio2 * ratio2))
+    """The sixth-power mean: near equality both show a little, 12 % at most."""
+    high = np.maximum(np.maximum(a, b), 1e-12)
+    ratio = np.minimum(a, b) / high
+    cube = ratio * ratio * ratio
+    return high * np.cbrt(np.sqrt(1 + cube * cube))
 
 
 def _stage_times(
