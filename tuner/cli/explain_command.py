@@ -13,7 +13,8 @@ from rich.table import Table
 from search_spaces.enumeration import rejections
 from tuner.cli.found_cluster import found_cluster
 from tuner.cli.setting import job_setting
-from tuner.cost_model.prediction import Subject, breakdown
+from tuner.cost_model.case import Subject
+from tuner.cost_model.prediction import breakdown
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import ParallelPlan

@@ -20,11 +20,11 @@ from tuner.cost_model.calibration import (
     informative_rows,
     measured_stage,
 )
+from tuner.cost_model.case import Subject
 from tuner.cost_model.coefficients import DEFAULT, Coefficients
 from tuner.cost_model.fit import usable_bytes
 from tuner.cost_model.prediction import (
-    Subject,
-    peak_memory,
+    needed_memory,
     predictions,
     rows_of_subjects,
     stage_peaks,
@@ -91,7 +91,7 @@ def calibrations(sweep: SweepTable, count: int) -> list[tuple[SweepGroup, GroupF
     chosen = [chosen_positions(group, count) for group in sweep.groups]
     measured = [_measured(sweep, g, of) for g, of in zip(sweep.groups, chosen, strict=True)]
     everything = [part for parts in measured for part in parts]
-    stage = measured_stage(everything)
+    stage = measured_stage(everything, of_all_ranks=sweep.measures_all_ranks)
     table = calibrated(everything, stage=stage).coefficients
     fits = []
     for group, positions, parts in zip(sweep.groups, chosen, measured, strict=True):
@@ -114,7 +114,9 @@ def answers(group: SweepGroup, fit: GroupFit) -> Iterator[dict[str, Any]]:
             known = group.memory_known[position]
             yield {
                 "row": group.rows[position],
-                "fits": bool(peak <= limit and runs[index]) if known else None,
+                "fits": bool(found.needed_memory_bytes[index] <= limit and runs[index])
+                if known
+                else None,
                 "predicted_step_time_s": float(found.step_time_s[index]),
                 "predicted_peak_memory_bytes": round(peak),
                 "predicted_peak_memory_bytes_by_stage": [round(size) for size in stages[index]],
@@ -131,7 +133,7 @@ def chosen_positions(group: SweepGroup, count: int) -> tuple[int, ...]:
     subjects = [(subject, group.plans.kept(where)) for subject, where in parts]
     safe = np.concatenate(
         [
-            (peak_memory(subject, plans, DEFAULT.memory) <= usable_bytes(subject.cluster.gpu))
+            (needed_memory(subject, plans, DEFAULT.memory) <= usable_bytes(subject.cluster.gpu))
             & _runs(subject, plans)
             for subject, plans in subjects
         ]

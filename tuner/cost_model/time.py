@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tuner.cluster import Cluster, Device
+from tuner.cost_model.case import Case
 from tuner.cost_model.coefficients import TimeCoefficients
 from tuner.cost_model.collectives import Group, gather_s, group
 from tuner.cost_model.layer_work import (
@@ -35,15 +36,22 @@ CPU_HOST_SHARE = 0.3
 """CPU ranks launch no kernels: host time of a layer, of a GPU's."""
 
 
-def step_terms(
-    shape: ModelShape,
-    software: Software,
-    cluster: Cluster,
-    lay: Layout,
-    table: StageTable,
-    coefficients: TimeCoefficients,
-) -> Mapping[str, FloatArray]:
+def host_lead(case: Case, c: TimeCoefficients) -> FloatArray:
+    """GPU time of a layer over the time in which the host launches it, shape (n,)."""
+    peak = peak_flops_per_s(case.cluster, case.lay)
+    bandwidth = case.cluster.gpu.memory_bytes_per_s * c.memory
+    device = layer_products_s(case.shape, case.lay, peak * c.matrix)
+    device = device + attention_s(
+        case.shape, case.software, case.lay, peak * c.attention, bandwidth
+    )
+    device = device + elementwise_s(case.shape, case.software, case.lay, bandwidth)
+    return device / (c.host_layer_s + _exchange_delay_s(case.software, case.cluster, case.lay, c))
+
+
+def step_terms(case: Case, coefficients: TimeCoefficients) -> Mapping[str, FloatArray]:
     """Seconds a step of every plan by term, shape (n,); their sum is the step time."""
+    shape, software, cluster = case.shape, case.software, case.cluster
+    lay, table = case.lay, case.table
     c, m = coefficients, lay.num_microbatches
     again = layer_forward_share(lay)
     peak = peak_flops_per_s(cluster, lay)
