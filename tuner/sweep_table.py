@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.cluster import Cluster, Gpu
-from tuner.cost_model.prediction import Subject
+from tuner.cost_model.case import Subject
 from tuner.errors import UserError
 from tuner.plan import Backend, ParallelPlan, Precision, Recompute
 from tuner.plan_arrays import PlanArrays
@@ -68,6 +68,8 @@ class SweepTable:
     skipped: Mapping[str, tuple[int, ...]]
     """Rows that cannot be answered, by reason."""
     num_rows: int
+    measures_all_ranks: bool
+    """Whether a column tells ranks apart; otherwise a peak is likely that of the first rank."""
     measured_cells: tuple[Mapping[str, str], ...]
 
     def measurement(self, row: int) -> RowMeasurement:
@@ -116,6 +118,7 @@ def read_sweep(path: Path) -> SweepTable:
         groups=tuple(_group(key, members, described) for key, members in answered.items()),
         skipped={why: tuple(of) for why, of in skipped.items()},
         num_rows=len(rows),
+        measures_all_ranks=any(name.endswith("_by_rank") for name in (measured or ({},))[0]),
         measured_cells=measured,
     )
 

@@ -14,22 +14,22 @@ from tuner.cost_model.layout import FloatArray
 class TimeCoefficients:
     """Of the step time; all positive."""
 
-    matrix: float = 0.72
+    matrix: float = 0.68
     """Share of the dense peak that a large matrix product reaches."""
-    attention: float = 0.45
+    attention: float = 0.35
     """Share of the dense peak that a flash attention kernel reaches."""
-    memory: float = 0.75
+    memory: float = 0.65
     """Share of the memory bandwidth that element-wise kernels reach."""
-    host_layer_s: float = 2.8e-3
+    host_layer_s: float = 3.0e-3
     """Host time to launch a layer's kernels, forward and backward: about 100 launches of eager
     PyTorch with autograd and Python around them."""
     host_microbatch_s: float = 3e-3
     """Host time of a micro-batch outside its layers: embedding, loss, schedule."""
-    link: float = 0.7
+    link: float = 0.65
     """Share of the NVLink rate that a large collective reaches."""
     network: float = 0.5
     """Share of the network rate that a large collective reaches."""
-    hop_s: float = 3e-5
+    hop_s: float = 3.5e-5
     """Latency of a ring across nodes, a rank."""
     exposed: float = 0.5
     """Share of the data-parallel traffic that never overlaps with computing."""
@@ -37,7 +37,7 @@ class TimeCoefficients:
     """Of every step: data, logging, gradient norm."""
     hand_over_s: float = 1e-3
     """Latency of a hand-over between stages on different nodes."""
-    exchange_s: float = 3e-3
+    exchange_s: float = 2.8e-3
     """Where stages hand over across nodes with the host waiting: delay of every layer that
     synchronises a tensor-parallel group, a rank of the group."""
 
@@ -46,6 +46,8 @@ class TimeCoefficients:
 class MemoryCoefficients:
     """Of the peak memory; all positive."""
 
+    states: float = 1.0
+    """Of weights, gradients and optimizer states: padding and alignment."""
     activations: float = 1.0
     """Of what a formula counts as kept for the backward pass."""
     logits: float = 1.0
@@ -71,6 +73,7 @@ TIME_PRIOR_STD: Mapping[str, float] = {
 }
 """Standard deviation of the log of each coefficient before any trial."""
 MEMORY_PRIOR_STD: Mapping[str, float] = {
+    "states": 0.03,
     "activations": 0.15,
     "logits": 0.3,
     "workspace": 0.5,
@@ -80,13 +83,13 @@ MEMORY_PRIOR_STD: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficients:
-    """All of them, with how well they are known."""
+    """All of them, and what they leave unexplained."""
 
     time: TimeCoefficients = TimeCoefficients()
     memory: MemoryCoefficients = MemoryCoefficients()
     time_noise: float = 0.12
     """Standard deviation of the log of a step time that the model does not explain."""
-    memory_noise: float = 0.06
+    memory_noise: float = 0.08
 
 
 DEFAULT = Coefficients()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from tuner.cluster import Cluster
-from tuner.cost_model.coefficients import TimeCoefficients
 from tuner.cost_model.layout import FloatArray, Layout
 from tuner.cost_model.software import Attention, Software
 from tuner.model_shape import ModelShape

@@ -7,46 +7,64 @@ from collections.abc import Mapping
 import numpy as np
 
 from tuner.cost_model.activations import in_flight_layers, layer_bytes, logit_bytes
-from tuner.cost_model.coefficients import MemoryCoefficients
+from tuner.cost_model.case import Case
+from tuner.cost_model.coefficients import DEFAULT, MemoryCoefficients
 from tuner.cost_model.layout import FloatArray, Layout
-from tuner.cost_model.software import Software
-from tuner.cost_model.stages import StageParams, StageTable, stage_params
+from tuner.cost_model.stages import StageParams, stage_params
 from tuner.cost_model.states import state_bytes
+from tuner.cost_model.time import host_lead
 from tuner.model_shape import ModelShape
 
+LATE_TERM = "given_back_late"
+"""Not needed: where memory runs out, the allocator waits for it and tries again."""
 DEEPSPEED_BUCKET_PARAMS = 5e8
 """reduce_bucket_size and allgather_bucket_size unless set (deepspeed/runtime/zero/config.py)."""
 
 
 def stage_memory(
-    shape: ModelShape,
-    software: Software,
-    lay: Layout,
-    table: StageTable,
-    stage: FloatArray,
-    coefficients: MemoryCoefficients,
+    case: Case, stage: FloatArray, coefficients: MemoryCoefficients
 ) -> Mapping[str, FloatArray]:
     """Bytes of one stage of every plan, shape (n,) a term; stages are counted from 0."""
-    layers = table.of(lay.pp, stage)
+    shape, software, lay = case.shape, case.software, case.lay
+    layers = case.table.of(lay.pp, stage)
     params = stage_params(shape, software, lay, layers, stage)
     states = state_bytes(lay, software, params)
     layer = layer_bytes(shape, software, lay)
     last = stage == lay.pp - 1
-    kept = layer.kept * in_flight_layers(lay, layers, stage)
+    in_flight = in_flight_layers(lay, layers, stage)
+    kept = layer.kept * in_flight
     # A recomputed layer is whole again for a moment, but not while the loss is.
     logits = logit_bytes(shape, software, lay) * last * coefficients.logits
     again = np.where(lay.recompute_full, layer.whole * np.minimum(layers, 1.0), 0.0)
     again = again * coefficients.activations
     handed_over = np.where(lay.pp > 1, 2.0, 0.0) * shape.hidden * lay.value_bytes * lay.tokens_split
     return {
-        "parameters": states.parameters,
-        "gradients": states.gradients,
-        "optimizer": states.optimizer,
+        "parameters": states.parameters * coefficients.states,
+        "gradients": states.gradients * coefficients.states,
+        "optimizer": states.optimizer * coefficients.states,
         "activations": kept * coefficients.activations + np.maximum(again - logits, 0.0),
         "logits": logits,
+        LATE_TERM: _late_bytes(case, in_flight) * coefficients.activations,
         "workspace": coefficients.workspace * _workspace_bytes(shape, lay, params) + handed_over,
         "context": np.full(len(lay), coefficients.context_bytes),
     }
+
+
+def _late_bytes(case: Case, in_flight: FloatArray) -> FloatArray:
+    """Gathered hidden states that are given back late, where the host runs ahead of the GPU.
+
+    Asynchronous gathers are made on a stream of their own; the allocator takes such memory back
+    only once the GPU has caught up (torch.Tensor.record_stream). A host that is the slower of
+    the two finds it free; one that is ahead allocates anew: both products' inputs of a layer,
+    three quarters of them in the sweep that shows it.
+    """
+    lay = case.lay
+    if not case.software.overlaps_tensor:
+        return np.zeros(len(lay))
+    lead = np.clip(2 * host_lead(case, DEFAULT.time) - 0.7, 0.0, 1.0)
+    gathered = lay.tokens * case.shape.hidden * lay.value_bytes * in_flight
+    several = np.where(lay.num_microbatches > 1, 1.5, 0.5)
+    return np.where(lay.sequence_parallel, several * gathered * lead, 0.0)
 
 
 def _workspace_bytes(shape: ModelShape, lay: Layout, params: StageParams) -> FloatArray:

@@ -8,26 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.cluster import Cluster
+from tuner.cost_model.case import Case, Subject, case_of
 from tuner.cost_model.coefficients import (
     DEFAULT,
     Coefficients,
     MemoryCoefficients,
     TimeCoefficients,
 )
-from tuner.cost_model.layout import FloatArray, layout
-from tuner.cost_model.memory import candidate_stages, stage_memory
-from tuner.cost_model.software import Software
-from tuner.cost_model.stages import stage_table
+from tuner.cost_model.layout import FloatArray
+from tuner.cost_model.memory import LATE_TERM, candidate_stages, stage_memory
 from tuner.cost_model.time import step_terms
-from tuner.model_shape import ModelShape
 from tuner.plan import ParallelPlan
 from tuner.plan_arrays import IntArray, PlanArrays
 from tuner.workload import Workload
 
 _BLOCK = 16384
 """Plans predicted at a time: their arrays stay in the processor's cache."""
-OWN_SOFTWARE = Software()
-"""What this product's trials run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -37,6 +33,8 @@ class Predictions:
     step_time_s: FloatArray
     peak_memory_bytes: FloatArray
     """Of the fullest rank."""
+    needed_memory_bytes: FloatArray
+    """Of the fullest rank, less what its allocator could have back: decides whether it fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,57 +55,61 @@ class Prediction:
     peak_memory_bytes: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What plans are predicted for."""
-
-    shape: ModelShape
-    workload: Workload
-    cluster: Cluster
-    software: Software = OWN_SOFTWARE
-
-
 def predictions(
     subject: Subject, plans: PlanArrays, coefficients: Coefficients = DEFAULT
 ) -> Predictions:
     """What plans should cost, in order."""
-    seconds, peaks = [np.zeros(0)], [np.zeros(0)]
+    seconds, peaks, needs = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)]
     for start in range(0, len(plans), _BLOCK):
-        some = _sliced(plans, start, start + _BLOCK)
-        seconds.append(step_times(subject, some, coefficients.time))
-        peaks.append(peak_memory(subject, some, coefficients.memory))
-    return Predictions(step_time_s=np.concatenate(seconds), peak_memory_bytes=np.concatenate(peaks))
+        case = case_of(subject, _sliced(plans, start, start + _BLOCK))
+        seconds.append(_total(step_terms(case, coefficients.time)))
+        peak, needed = _peak_and_needed(case, coefficients.memory)
+        peaks.append(peak)
+        needs.append(needed)
+    return Predictions(
+        step_time_s=np.concatenate(seconds),
+        peak_memory_bytes=np.concatenate(peaks),
+        needed_memory_bytes=np.concatenate(needs),
+    )
 
 
 def step_times(subject: Subject, plans: PlanArrays, coefficients: TimeCoefficients) -> FloatArray:
     """Seconds a step, shape (n,)."""
-    lay = layout(subject.workload, subject.cluster, plans)
-    table = stage_table(subject.shape, subject.software, lay)
-    terms = step_terms(subject.shape, subject.software, subject.cluster, lay, table, coefficients)
-    return _total(terms)
+    return _total(step_terms(case_of(subject, plans), coefficients))
 
 
 def peak_memory(
     subject: Subject, plans: PlanArrays, coefficients: MemoryCoefficients
 ) -> FloatArray:
     """Bytes of the fullest stage, shape (n,)."""
-    lay = layout(subject.workload, subject.cluster, plans)
-    table = stage_table(subject.shape, subject.software, lay)
-    stages = [
-        _total(stage_memory(subject.shape, subject.software, lay, table, stage, coefficients))
-        for stage in candidate_stages(lay)
-    ]
-    return np.asarray(np.max(stages, axis=0))
+    return _peak_and_needed(case_of(subject, plans), coefficients)[0]
+
+
+def needed_memory(
+    subject: Subject, plans: PlanArrays, coefficients: MemoryCoefficients
+) -> FloatArray:
+    """Bytes that the fullest stage cannot do without, shape (n,)."""
+    return _peak_and_needed(case_of(subject, plans), coefficients)[1]
+
+
+def _peak_and_needed(case: Case, coefficients: MemoryCoefficients) -> tuple[FloatArray, FloatArray]:
+    peak = needed = np.zeros(len(case.lay))
+    for stage in candidate_stages(case.lay):
+        terms = stage_memory(case, stage, coefficients)
+        total = _total(terms)
+        peak = np.maximum(peak, total)
+        needed = np.maximum(needed, total - terms[LATE_TERM])
+    return peak, needed
 
 
 def memory_of_stage(
     subject: Subject, plans: PlanArrays, stage: int, coefficients: MemoryCoefficients
 ) -> FloatArray:
     """Bytes of one stage of every plan, shape (n,); a negative one counts from the end."""
-    lay = layout(subject.workload, subject.cluster, plans)
-    table = stage_table(subject.shape, subject.software, lay)
-    wanted = lay.pp + stage if stage < 0 else np.minimum(float(stage), lay.pp - 1)
-    return _total(stage_memory(subject.shape, subject.software, lay, table, wanted, coefficients))
+    case = case_of(subject, plans)
+    depth = case.lay.pp
+    wanted = depth + stage if stage < 0 else np.minimum(float(stage), depth - 1)
+    return _total(stage_memory(case, wanted, coefficients))
 
 
 def stage_peaks(
@@ -148,16 +150,14 @@ def breakdown(
     subject: Subject, plan: ParallelPlan, coefficients: Coefficients = DEFAULT
 ) -> Breakdown:
     """Where a plan's bytes and seconds go."""
-    shape, software = subject.shape, subject.software
-    lay = layout(subject.workload, subject.cluster, PlanArrays.of_plans([plan]))
-    table = stage_table(shape, software, lay)
+    case = case_of(subject, PlanArrays.of_plans([plan]))
     stages = [
-        stage_memory(shape, software, lay, table, np.array([float(s)]), coefficients.memory)
-        for s in range(plan.pp)
+        stage_memory(case, np.array([float(stage)]), coefficients.memory)
+        for stage in range(plan.pp)
     ]
     totals = [float(_total(terms)[0]) for terms in stages]
     fullest = stages[int(np.argmax(totals))]
-    seconds = step_terms(shape, software, subject.cluster, lay, table, coefficients.time)
+    seconds = step_terms(case, coefficients.time)
     return Breakdown(
         memory_bytes={name: float(value[0]) for name, value in fullest.items()},
         memory_bytes_by_stage=tuple(totals),
@@ -177,11 +177,12 @@ def predictions_of_rows(
     subjects: Sequence[Subject], plans: PlanArrays, coefficients: Coefficients = DEFAULT
 ) -> Predictions:
     """What plans should cost, each of its own subject, in order."""
-    seconds, peaks = np.zeros(len(plans)), np.zeros(len(plans))
+    seconds, peaks, needs = (np.zeros(len(plans)) for _ in range(3))
     for subject, where in rows_of_subjects(subjects):
         found = predictions(subject, plans.kept(where), coefficients)
         seconds[where], peaks[where] = found.step_time_s, found.peak_memory_bytes
-    return Predictions(step_time_s=seconds, peak_memory_bytes=peaks)
+        needs[where] = found.needed_memory_bytes
+    return Predictions(step_time_s=seconds, peak_memory_bytes=peaks, needed_memory_bytes=needs)
 
 
 def rows_of_subjects(subjects: Sequence[Subject]) -> list[tuple[Subject, IntArray]]:
