@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from tuner.cost_model.case import Subject, case_of
 from tuner.cost_model.coefficients import (
     DEFAULT,
     MEMORY_PRIOR_STD,
@@ -16,9 +17,7 @@ from tuner.cost_model.coefficients import (
     TimeCoefficients,
     logs,
 )
-from tuner.cost_model.layout import layout
-from tuner.cost_model.prediction import Subject, peak_memory, rows_of_subjects
-from tuner.cost_model.stages import stage_table
+from tuner.cost_model.prediction import needed_memory, rows_of_subjects
 from tuner.cost_model.time import step_terms
 from tuner.plan_arrays import PlanArrays
 from tuner.samplers.evidence import FloatArray, IntArray
@@ -104,12 +103,11 @@ def time_curve(subjects: Sequence[Subject], plans: PlanArrays) -> PhysicalCurve:
     names = [f.name for f in fields(TimeCoefficients)]
 
     def cost(subject: Subject, some: PlanArrays) -> Callable[[FloatArray], FloatArray]:
-        lay = layout(subject.workload, subject.cluster, some)
-        table = stage_table(subject.shape, subject.software, lay)
+        case = case_of(subject, some)
 
         def seconds(values: FloatArray) -> FloatArray:
             named = TimeCoefficients(**dict(zip(names, values.tolist(), strict=True)))
-            terms = step_terms(subject.shape, subject.software, subject.cluster, lay, table, named)
+            terms = step_terms(case, named)
             return np.asarray(sum(terms.values()))
 
         return seconds
@@ -125,7 +123,7 @@ def memory_curve(subjects: Sequence[Subject], plans: PlanArrays) -> PhysicalCurv
     def cost(subject: Subject, some: PlanArrays) -> Callable[[FloatArray], FloatArray]:
         def peaks(values: FloatArray) -> FloatArray:
             named = MemoryCoefficients(**dict(zip(names, values.tolist(), strict=True)))
-            return peak_memory(subject, some, named)
+            return needed_memory(subject, some, named)
 
         return peaks
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tuner.cost_model.prediction import Subject
+from tuner.cost_model.case import Subject
 from tuner.plan import KNOB_NAMES
 from tuner.plan_arrays import PlanArrays
 from tuner.samplers.candidates import Candidates
