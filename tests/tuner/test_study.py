@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from search_spaces.enumeration import search_space
@@ -13,7 +14,8 @@ from tuner.launch import LaunchSpec
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase
 from tuner.plan import Backend, ParallelPlan, PlanValue
 from tuner.runner import PhaseListener
-from tuner.samplers.plan_sampler import PlanPrior
+from tuner.samplers.candidates import Candidates
+from tuner.samplers.plan_belief import plain_belief
 from tuner.samplers.registry import SAMPLERS, sampler_named
 from tuner.search_space import SearchSpace
 from tuner.study import Budget, Study, StudyEnd, StudyListener
@@ -69,20 +71,25 @@ SPACE = search_space(setting(tiny_workload(), cpu_cluster(4)), {"precision": ("f
 def study(
     tmp_path: Path, runner: ComputedRunner, *, sampler: str = "plan", space: SearchSpace = SPACE
 ) -> Study:
-    prior = PlanPrior(
-        plans=tuple(space.plans),
-        step_time_s=(1.0,) * len(space.plans),
-        peak_memory_bytes=tuple(10.0 * p.micro_batch for p in space.plans),
-        first=tuple(ParallelPlan(backend=b, precision=space.plans[0].precision) for b in Backend),
-        limit_bytes=100.0,
-    )
+    candidates = Candidates.of_plans(space.plans, options=dict(space.knobs))
+    defaults = [ParallelPlan(backend=b, precision=space.plans[0].precision) for b in Backend]
+    rows = [
+        (candidates.find(plan.to_dict()), f"the default of {plan.backend}") for plan in defaults
+    ]
+    peaks = np.log([10.0 * plan.micro_batch for plan in space.plans])
     folder = StudyFolder(tmp_path / "study")
     folder.create()
     return Study(
         space=space,
         runner=runner,
         folder=folder,
-        sampler=sampler_named(sampler, prior, dict(space.knobs), seed=1),
+        sampler=sampler_named(
+            sampler,
+            candidates,
+            lambda: plain_belief(candidates, 100.0, peaks),
+            first=[(row, reason) for row, reason in rows if row is not None],
+            seed=1,
+        ),
     )
 
 
@@ -92,6 +99,8 @@ def run(tmp_path: Path, runner: ComputedRunner, trials: int, *, sampler: str = "
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_tries_only_legal_plans_and_none_twice(tmp_path: Path, sampler: str) -> None:
+    if sampler == "gp":
+        pytest.importorskip("scipy")
     runner = ComputedRunner(outcome_of)
     end = run(tmp_path, runner, 12, sampler=sampler)
     assert len(end.trials) == 12

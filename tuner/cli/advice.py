@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.cli.setting import Planned, planned_job
-from tuner.cost_model.prediction import Subject, breakdown
+from tuner.cost_model.case import Subject
+from tuner.cost_model.prediction import breakdown
 from tuner.job import Job
 from tuner.plan import KNOB_NAMES, ParallelPlan
 from tuner.plan_arrays import PlanArrays

@@ -15,7 +15,8 @@ from search_spaces.enumeration import rejections
 from tuner.cli.advice import nearest_plans, one_knob_away
 from tuner.cli.found_cluster import found_cluster
 from tuner.cli.setting import Planned, job_setting, planned_job
-from tuner.cost_model.prediction import Subject, breakdown
+from tuner.cost_model.case import Subject
+from tuner.cost_model.prediction import breakdown
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import ParallelPlan

@@ -12,7 +12,8 @@ from runners.backends.launch import launch_for
 from search_spaces.enumeration import search_space
 from search_spaces.rule import Setting
 from tuner.cli.found_cluster import found_cluster
-from tuner.cost_model.prediction import Subject, predictions
+from tuner.cost_model.case import Subject
+from tuner.cost_model.prediction import predictions
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import Backend, ParallelPlan, Precision

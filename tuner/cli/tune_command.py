@@ -20,13 +20,13 @@ from runners.environment import environment_facts
 from tuner.cli.advice import helpful_changes, nothing_fits, nothing_legal
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.live import LiveView
-from tuner.cli.plan_prior import plan_prior
+from tuner.cli.plan_prior import job_sampler
 from tuner.cli.setting import Planned, default_plans, planned
 from tuner.errors import UserError
 from tuner.job import Job
 from tuner.outcome import Measured
 from tuner.runner import Runner
-from tuner.samplers.registry import SAMPLERS, sampler_named
+from tuner.samplers.registry import SAMPLERS
 from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder
 from tuner.units import parsed_seconds
@@ -43,6 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ray-address", metavar="A", help="of a running cluster; else a local Ray")
     parser.add_argument("--storage", metavar="URL", help="an Optuna storage instead of the journal")
     parser.add_argument("--seed", type=int, default=0, help="of the sampler")
+    parser.add_argument(
+        "--warm-start",
+        type=Path,
+        action="append",
+        metavar="FILE_OR_STUDY",
+        help="a measured table (CSV) or study folder of the same model and cluster to learn from",
+    )
     parser.add_argument("--dry-run", action="store_true", help="show what the first trial starts")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
@@ -148,8 +155,8 @@ def _studied(job: Planned, folder: StudyFolder, options: argparse.Namespace) -> 
     )
     num_done = len(folder.trials())
     view = LiveView(budget, job.job.memory_limit_bytes, num_done=num_done, quiet=options.quiet)
-    sampler = sampler_named(
-        options.sampler, plan_prior(job), dict(job.space.knobs), seed=options.seed
+    sampler = job_sampler(
+        job, options.sampler, seed=options.seed, warm_start=options.warm_start or ()
     )
     runner = _runner(job, options)
     study = Study(

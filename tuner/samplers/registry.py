@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 
@@ -12,6 +13,7 @@ from tuner.samplers.candidates import Candidates
 from tuner.samplers.plan_belief import Belief
 from tuner.samplers.plan_sampler import PlanSampler, Told
 
+Sampler = optuna.samplers.BaseSampler
 SAMPLERS = ("plan", "tpe", "gp", "random", "brute")
 _STARTUP_TRIALS = 10
 _NEEDED_BY_GP = ("scipy", "torch")
@@ -25,7 +27,7 @@ def sampler_named(
     first: Sequence[tuple[int, str]] = (),
     earlier: Sequence[Told] = (),
     seed: int,
-) -> optuna.samplers.BaseSampler:
+) -> Sampler:
     """A sampler over these knobs; all but ``plan`` may propose illegal plans, which cost nothing.
 
     Raises:
@@ -33,13 +35,13 @@ def sampler_named(
         UserError: the sampler needs a package that is not installed.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    makers: Mapping[str, Callable[[], optuna.samplers.BaseSampler]] = {
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    makers: Mapping[str, Callable[[], Sampler]] = {
         "plan": lambda: PlanSampler(candidates, belief(), first=first, earlier=earlier, seed=seed),
         "tpe": lambda: optuna.samplers.TPESampler(
             seed=seed,
             n_startup_trials=_STARTUP_TRIALS,
             multivariate=True,
-            warn_independent_sampling=False,
         ),
         "gp": lambda: _gp(seed),
         "random": lambda: optuna.samplers.RandomSampler(seed=seed),
@@ -48,7 +50,7 @@ def sampler_named(
     return makers[name]()
 
 
-def _gp(seed: int) -> optuna.samplers.BaseSampler:
+def _gp(seed: int) -> Sampler:
     missing = [name for name in _NEEDED_BY_GP if find_spec(name) is None]
     if missing:
         raise UserError(
