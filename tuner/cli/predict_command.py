@@ -28,6 +28,7 @@ from tuner.cost_model.prediction import (
     predictions,
     rows_of_subjects,
     stage_peaks,
+    step_times,
 )
 from tuner.cost_model.stages import has_work_for_all
 from tuner.plan_arrays import BoolArray, PlanArrays
@@ -75,6 +76,8 @@ class GroupFit:
     """Positions in the group."""
 
 
+_WORTH_MEASURING = 3.0
+"""Times the fastest predicted step: plans slower than that are not measured to calibrate."""
 _SAME_PROGRAM = 0.5
 """Workloads of one table are of one program on one cluster: their coefficients differ less."""
 
@@ -138,6 +141,9 @@ def chosen_positions(group: SweepGroup, count: int) -> tuple[int, ...]:
             for subject, plans in subjects
         ]
     )
+    seconds = np.concatenate([step_times(s, plans, DEFAULT.time) for s, plans in subjects])
+    if safe.any():
+        safe &= seconds <= _WORTH_MEASURING * seconds[safe].min()
     chosen = informative_rows(subjects, count, safe if safe.any() else np.ones_like(safe))
     return tuple(int(positions[index]) for index in chosen)
 
