@@ -9,6 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from tuner.cost_model.activations import LOSS_BYTES_FUSED
 from tuner.cost_model.software import Attention, Software
 from tuner.hf_config import hf_model
 from tuner.model_shape import Experts, LatentAttention, ModelShape, ParamCounts
@@ -243,7 +244,8 @@ def _software(cells: Mapping[str, str], arguments: Mapping[str, Any]) -> Softwar
     """What the columns tell of the program.
 
     ``flash_attn``: te = Transformer Engine's fused kernels; fa2 = the flash-attn package under an
-    eager model whose pipeline hands over with the host waiting (nanotron); sdpa = PyTorch's own;
+    eager model whose pipeline hands over with the host waiting (nanotron); flash = that package's kernels
+    throughout, the loss too; sdpa = PyTorch's own;
     no, unfused, local = scores are stored; so they are where the cell is blank and the model a GPT,
     which is older than flash attention. Blank otherwise = fused, with flash attention.
     """
@@ -254,11 +256,13 @@ def _software(cells: Mapping[str, str], arguments: Mapping[str, Any]) -> Softwar
         dropout = float(arguments.get("hidden-dropout", 0.1)) > 0
     else:
         dropout = gpt and materialised
-    fused_loss = "cross-entropy-loss-fusion" in arguments
+    loss_bytes = 10.0 if "cross-entropy-loss-fusion" in arguments else 0.0
+    if kernel == "flash" and not arguments:
+        loss_bytes = LOSS_BYTES_FUSED
     return Software(
         attention=Attention.MATERIALISED if materialised else Attention.FLASH,
         fused=kernel not in ("fa2", "sdpa"),
-        loss_bytes=10.0 if fused_loss else 0.0,
+        loss_bytes=loss_bytes,
         split_loss=True,
         dropout=dropout,
         layers_weighed=kernel == "fa2",

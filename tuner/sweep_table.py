@@ -209,6 +209,8 @@ def _backend(cells: Mapping[str, str], zero: int) -> Backend:
     text = (cells.get("backend") or "").strip().lower()
     if text in set(Backend):
         return Backend(text)
+    if (cells.get("megatron_args") or "").strip():
+        return Backend.MEGATRON
     return Backend.PYTORCH if zero >= 2 else Backend.MEGATRON
 
 

@@ -21,8 +21,9 @@ class Software:
 
     attention: Attention = Attention.FLASH
     fused: bool = True
-    """Norms, rotary embedding and activation functions are one kernel each and keep only their
-    inputs, as Transformer Engine's do; otherwise eager PyTorch keeps what lies between too."""
+    """Megatron's norms, rotary embedding and activation functions are one kernel each and keep
+    only their inputs, as Transformer Engine's do; eager PyTorch, and so the other frameworks
+    anyway, keeps what lies between too."""
     loss_bytes: float = 0.0
     """Bytes per logit at the peak of the loss; 0 = by ``fused``."""
     split_loss: bool = False
