@@ -57,7 +57,14 @@ def layer_bytes(shape: ModelShape, software: Software, lay: Layout) -> LayerByte
     latent = _latent_values(shape) * value * lay.tokens
     scores = _score_bytes(shape, software, lay)
     everything = ends + inside + latent + scores
-    selective = np.where(lay.pytorch, SELECTIVE_OP_SHARE * everything, everything - scores)
+    again = scores if "core_attn" in software.recomputed else 0.0
+    if software.recomputed & {"mlp", "moe"}:
+        again = again + _mlp_values(shape, eager) * value * split
+    if "layernorm" in software.recomputed:
+        again = again + 2 * hidden * value * whole
+    if "mla_up_proj" in software.recomputed:
+        again = again + 0.75 * _attention_values(shape, eager) * value * split
+    selective = np.where(lay.pytorch, SELECTIVE_OP_SHARE * everything, everything - again)
     kept = np.where(lay.recompute_selective, selective, everything)
     kept = np.where(lay.recompute_full, hidden * value * whole, kept)
     return LayerBytes(kept=kept, whole=everything)

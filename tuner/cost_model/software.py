@@ -34,6 +34,12 @@ class Software:
     """Stages get layers by compute, the output layer counted in; otherwise equal counts."""
     stage_layers: tuple[int, ...] = ()
     """Layers of every stage where the program says so itself; empty = by the rule above."""
+    extra_last_layers: int = 0
+    """Multi-token prediction: layers after the last one, whose logits come and go before the main ones."""
+    expert_tp: int = 0
+    """How many ways one expert is split; 0 = as many as all else."""
+    recomputed: frozenset[str] = frozenset({"core_attn"})
+    """What selective recomputation of Megatron computes again, in its words."""
     blocking_exchange: bool = False
     """Stages hand over with the host waiting, tensor sizes first, as eager pipelines do."""
     overlaps_data: bool = True

@@ -112,7 +112,7 @@ def stage_params(
     dense_layer = sum(shape.params.layers) / shape.num_layers - routed
     return StageParams(
         dense=(layers * dense_layer + ends) / lay.tp,
-        expert=layers * routed / (lay.ep * lay.tp),
+        expert=layers * routed / (lay.ep * (software.expert_tp or lay.tp)),
         ends=ends / lay.tp,
     )
 
