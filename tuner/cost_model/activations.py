@@ -20,6 +20,8 @@ LOSS_BYTES_TORCH = 14.0
 """torch.nn.functional.cross_entropy: 16-bit logits, fp32 ones, their log-softmax, its gradient."""
 LOSS_BYTES_KEPT = 2.0
 """The 16-bit logits of the micro-batch before, which eager programs still refer to."""
+FP8_SHARE = 0.75
+"""Inputs of matrix products are kept in 8 bits, about half of all that is kept."""
 SELECTIVE_OP_SHARE = 0.4
 """Eager selective recomputation keeps every other matrix product's output (torchtitan)."""
 
@@ -56,6 +58,8 @@ def layer_bytes(shape: ModelShape, software: Software, lay: Layout) -> LayerByte
     inside = (_attention_values(shape, eager) + _mlp_values(shape, eager)) * value * split
     latent = _latent_values(shape) * value * lay.tokens
     scores = _score_bytes(shape, software, lay)
+    ends = np.where(lay.fp8, FP8_SHARE * ends, ends)
+    inside = np.where(lay.fp8, FP8_SHARE * inside, inside)
     everything = ends + inside + latent + scores
     again = scores if "core_attn" in software.recomputed else 0.0
     if software.recomputed & {"mlp", "moe"}:

@@ -88,6 +88,7 @@ class StageParams:
     """Routed experts: split by ep and tp."""
     ends: FloatArray
     """Embedding and output layer, among ``dense``."""
+    has_experts: bool
 
     @property
     def total(self) -> FloatArray:
@@ -108,12 +109,16 @@ def stage_params(
     # A tied output layer on another stage than the embedding is a copy of it.
     own_head = last & (~first if shape.tied_embeddings else np.full_like(first, True))
     ends = ends + own_head * matrix
+    # Multi-token prediction looks tokens up again (megatron/core/models/gpt/gpt_model.py).
+    if software.extra_last_layers:
+        ends = ends + (last & ~first) * matrix
     routed = expert_params_per_layer(shape)
     dense_layer = sum(shape.params.layers) / shape.num_layers - routed
     return StageParams(
         dense=(layers * dense_layer + ends) / lay.tp,
         expert=layers * routed / (lay.ep * (software.expert_tp or lay.tp)),
         ends=ends / lay.tp,
+        has_experts=shape.experts is not None,
     )
 
 
