@@ -246,17 +246,16 @@ def _software(cells: Mapping[str, str], arguments: Mapping[str, Any]) -> Softwar
     """What the columns tell of the program.
 
     ``flash_attn``: te = Transformer Engine's fused kernels; fa2 = the flash-attn package under an
-    eager model whose pipeline hands over with the host waiting (nanotron); flash = that package's kernels
-    throughout, the loss too; sdpa = PyTorch's own;
-    no, unfused, local = scores are stored; so they are where the cell is blank and the model a GPT,
-    which is older than flash attention. Blank otherwise = fused, with flash attention.
+    eager model whose pipeline hands over with the host waiting (nanotron); flash = that package's
+    kernels throughout, the loss too; sdpa = PyTorch's own; no, unfused, local = scores are
+    stored; so they are where the cell is blank and the model a GPT, which is older than flash
+    attention. Blank otherwise = fused, with flash attention.
     """
     kernel = (cells.get("flash_attn") or "").strip().lower()
     gpt = "gpt" in (cells.get("model") or "").lower()
     materialised = kernel in _MATERIALISED or (gpt and not kernel)
-    dropout = gpt and materialised
-    if arguments:
-        dropout = float(arguments.get("hidden-dropout", 0.1)) > 0
+    of_arguments = float(arguments.get("hidden-dropout", 0.1)) > 0
+    dropout = of_arguments if arguments else gpt and materialised
     loss_bytes = _loss_bytes(kernel, arguments)
     return Software(
         attention=Attention.MATERIALISED if materialised else Attention.FLASH,
@@ -294,7 +293,7 @@ def pipeline_layout(arguments: Mapping[str, Any]) -> tuple[int, ...]:
     """Layers of every virtual stage of ``pipeline-model-parallel-layout``; empty without one.
 
     Its words: t a layer, E the embedding, m multi-token prediction, L the loss, | the next stage,
-    ``x*3`` and ``(xy)*3`` repetition (megatron/core/transformer/pipeline_parallel_layer_layout.py).
+    ``x*3`` and ``(xy)*3`` repetition (Megatron's pipeline_parallel_layer_layout.py).
     """
     text = str(arguments.get("pipeline-model-parallel-layout", "")).replace(",", "")
     text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), text)

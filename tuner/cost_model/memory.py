@@ -9,10 +9,10 @@ import numpy as np
 from tuner.cost_model.activations import in_flight_layers, layer_bytes, logit_bytes
 from tuner.cost_model.case import Case
 from tuner.cost_model.coefficients import DEFAULT, MemoryCoefficients
+from tuner.cost_model.layer_time import host_lead
 from tuner.cost_model.layout import FloatArray, Layout
 from tuner.cost_model.stages import StageParams, stage_params
 from tuner.cost_model.states import state_bytes
-from tuner.cost_model.time import host_lead
 from tuner.model_shape import ModelShape
 
 LATE_TERM = "given_back_late"

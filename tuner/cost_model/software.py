@@ -35,7 +35,7 @@ class Software:
     stage_layers: tuple[int, ...] = ()
     """Layers of every stage where the program says so itself; empty = by the rule above."""
     extra_last_layers: int = 0
-    """Multi-token prediction: layers after the last one, whose logits come and go before the main ones."""
+    """Multi-token prediction: layers after the last one; their logits come and go first."""
     expert_tp: int = 0
     """How many ways one expert is split; 0 = as many as all else."""
     recomputed: frozenset[str] = frozenset({"core_attn"})

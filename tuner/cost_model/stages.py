@@ -20,11 +20,13 @@ class StageTable:
 
     def of(self, depth: FloatArray, stage: FloatArray) -> FloatArray:
         """Layers of a stage of each plan, shape (n,)."""
-        return self.layers[depth.astype(np.int64), stage.astype(np.int64)]
+        found: FloatArray = self.layers[depth.astype(np.int64), stage.astype(np.int64)]
+        return found
 
     def most(self, depth: FloatArray) -> FloatArray:
         """Layers of the stage that has most, shape (n,)."""
-        return self.layers.max(axis=1)[depth.astype(np.int64)]
+        found: FloatArray = self.layers.max(axis=1)[depth.astype(np.int64)]
+        return found
 
 
 def stage_table(shape: ModelShape, software: Software, lay: Layout) -> StageTable:
