@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from tuner.cost_model.activations import LOSS_BYTES_FUSED
 from tuner.cost_model.software import Attention, Software
 from tuner.hf_config import hf_model
 from tuner.model_shape import Experts, LatentAttention, ModelShape, ParamCounts
@@ -37,7 +39,7 @@ def row_facts(cells: Mapping[str, str], folder: Path) -> RowFacts:
     Raises:
         RowProblem: a size is missing, with its name.
     """
-    arguments = _megatron_arguments(cells)
+    arguments = megatron_arguments(cells)
     if cells.get("config") and not _has_sizes(cells):
         path = folder / cells["config"]
         shape = hf_model(path, named=f"column config ({cells['config']})").shape
@@ -70,7 +72,8 @@ def _has_sizes(cells: Mapping[str, str]) -> bool:
     return all((cells.get(name) or "").strip() for name in ("hidden", "layers", "heads"))
 
 
-def _megatron_arguments(cells: Mapping[str, str]) -> Mapping[str, Any]:
+def megatron_arguments(cells: Mapping[str, str]) -> Mapping[str, Any]:
+    """Megatron's arguments in a row's ``megatron_args`` column; none where there is none."""
     text = cells.get("megatron_args") or ""
     if not text.strip():
         return {}
@@ -243,22 +246,21 @@ def _software(cells: Mapping[str, str], arguments: Mapping[str, Any]) -> Softwar
     """What the columns tell of the program.
 
     ``flash_attn``: te = Transformer Engine's fused kernels; fa2 = the flash-attn package under an
-    eager model whose pipeline hands over with the host waiting (nanotron); sdpa = PyTorch's own;
-    no, unfused, local = scores are stored; so they are where the cell is blank and the model a GPT,
-    which is older than flash attention. Blank otherwise = fused, with flash attention.
+    eager model whose pipeline hands over with the host waiting (nanotron); flash = that package's
+    kernels throughout, the loss too; sdpa = PyTorch's own; no, unfused, local = scores are
+    stored; so they are where the cell is blank and the model a GPT, which is older than flash
+    attention. Blank otherwise = fused, with flash attention.
     """
     kernel = (cells.get("flash_attn") or "").strip().lower()
     gpt = "gpt" in (cells.get("model") or "").lower()
     materialised = kernel in _MATERIALISED or (gpt and not kernel)
-    if arguments:
-        dropout = float(arguments.get("hidden-dropout", 0.1)) > 0
-    else:
-        dropout = gpt and materialised
-    fused_loss = "cross-entropy-loss-fusion" in arguments
+    of_arguments = float(arguments.get("hidden-dropout", 0.1)) > 0
+    dropout = of_arguments if arguments else gpt and materialised
+    loss_bytes = _loss_bytes(kernel, arguments)
     return Software(
         attention=Attention.MATERIALISED if materialised else Attention.FLASH,
         fused=kernel not in ("fa2", "sdpa"),
-        loss_bytes=10.0 if fused_loss else 0.0,
+        loss_bytes=loss_bytes,
         split_loss=True,
         dropout=dropout,
         layers_weighed=kernel == "fa2",
@@ -266,17 +268,53 @@ def _software(cells: Mapping[str, str], arguments: Mapping[str, Any]) -> Softwar
         overlaps_data=kernel != "fa2",
         overlaps_tensor=kernel == "fa2",
         extra_gradients=kernel == "fa2",
+        extra_last_layers=int(arguments.get("mtp-num-layers") or 0),
+        expert_tp=int(arguments.get("expert-tensor-parallel-size") or 0),
+        recomputed=_recomputed(arguments),
         stage_layers=_stage_layers(arguments),
         padded_vocab=128 if arguments or kernel == "te" else 1,
     )
 
 
+def _loss_bytes(kernel: str, arguments: Mapping[str, Any]) -> float:
+    """Bytes per logit where the program has a loss of its own; 0 = by the framework.
+
+    Megatron's own fusion of the loss keeps one fp32 copy more than its separate kernels; the
+    output layer's deferred weight gradients keep the logits' gradients of so many micro-batches.
+    """
+    if "cross-entropy-loss-fusion" in arguments:
+        return LOSS_BYTES_FUSED + 4
+    if "defer-embedding-wgrad-compute" in arguments:
+        return LOSS_BYTES_FUSED + 2 * int(arguments.get("wgrad-deferral-limit", 0))
+    return LOSS_BYTES_FUSED if kernel == "flash" and not arguments else 0.0
+
+
+def pipeline_layout(arguments: Mapping[str, Any]) -> tuple[int, ...]:
+    """Layers of every virtual stage of ``pipeline-model-parallel-layout``; empty without one.
+
+    Its words: t a layer, E the embedding, m multi-token prediction, L the loss, | the next stage,
+    ``x*3`` and ``(xy)*3`` repetition (Megatron's pipeline_parallel_layer_layout.py).
+    """
+    text = str(arguments.get("pipeline-model-parallel-layout", "")).replace(",", "")
+    text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), text)
+    text = re.sub(r"(\w)\*(\d+)", lambda found: found[1] * int(found[2]), text)
+    return tuple(stage.count("t") for stage in text.split("|")) if text else ()
+
+
 def _stage_layers(arguments: Mapping[str, Any]) -> tuple[int, ...]:
+    depth = int(arguments.get("pipeline-model-parallel-size", 1))
+    virtual = pipeline_layout(arguments)
+    if virtual and len(virtual) % depth == 0:
+        return tuple(sum(virtual[stage::depth]) for stage in range(depth))
     first = int(arguments.get("decoder-first-pipeline-num-layers", 0))
     last = int(arguments.get("decoder-last-pipeline-num-layers", 0))
-    depth = int(arguments.get("pipeline-model-parallel-size", 1))
     layers = int(arguments.get("num-layers", 0))
     if depth < 3 or not (first and last):
         return ()
     middle = (layers - first - last) // (depth - 2)
     return (first, *([middle] * (depth - 2)), last)
+
+
+def _recomputed(arguments: Mapping[str, Any]) -> frozenset[str]:
+    words = re.findall(r"\w+", str(arguments.get("recompute-modules", "core_attn")))
+    return frozenset(words)

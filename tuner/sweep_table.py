@@ -13,7 +13,7 @@ from tuner.errors import UserError
 from tuner.plan import Backend, ParallelPlan, Precision, Recompute
 from tuner.plan_arrays import PlanArrays
 from tuner.presets import gpus_spelled
-from tuner.sweep_shape import RowProblem, row_facts, whole
+from tuner.sweep_shape import RowProblem, megatron_arguments, pipeline_layout, row_facts, whole
 from tuner.workload import HfModel, Workload
 
 WORKLOAD_COLUMNS = ("model", "gpu", "gpus", "seq", "global_batch")
@@ -172,8 +172,10 @@ def _row(cells: Mapping[str, str], folder: Path) -> _Row:
 
 
 def _cluster(gpu: Gpu, num_gpus: int, per_node: int) -> Cluster:
-    """Network of the GPU's generation: 8 cards of 400 Gb/s with Hopper and later, 200 with A100,
-    4 of 100 with V100 (the reference boxes: DGX H100, DGX A100, Summit-like nodes of 4)."""
+    """With the network of the GPU's generation, a card a GPU.
+
+    400 Gb/s with Hopper and later, 200 with A100, 100 with V100 (DGX H100, DGX A100, DGX-1).
+    """
     family = gpu.name.split("-")[0]
     rate = {"a100": 25e9, "v100": 12.5e9}.get(family, 50e9)
     return Cluster(
@@ -194,14 +196,21 @@ def _plan(cells: Mapping[str, str]) -> ParallelPlan:
     parallel = split in ("1", "true", "yes") if split else kernel in ("te", "fa2", "flash", "sdpa")
     if zero > 3:
         raise RowProblem("zero must be 0, 1, 2 or 3")
+    arguments = megatron_arguments(cells)
+    chunks = len(pipeline_layout(arguments)) // degree["pp"]
     return ParallelPlan(
+        dp_replicate=int(arguments.get("num-distributed-optimizer-instances", 1)),
         backend=_backend(cells, zero),
         zero_stage=zero,
         micro_batch=whole(cells, "micro_batch", 1) or 1,
         sequence_parallel=parallel and degree["tp"] > 1,
         precision=_precision((cells.get("precision") or "").lower()),
         recompute=_recompute((cells.get("recompute") or "").lower()),
-        **degree,
+        tp=degree["tp"],
+        pp=degree["pp"],
+        vpp=max(degree["vpp"], chunks),
+        cp=degree["cp"],
+        ep=degree["ep"],
     )
 
 
@@ -209,6 +218,8 @@ def _backend(cells: Mapping[str, str], zero: int) -> Backend:
     text = (cells.get("backend") or "").strip().lower()
     if text in set(Backend):
         return Backend(text)
+    if (cells.get("megatron_args") or "").strip():
+        return Backend.MEGATRON
     return Backend.PYTORCH if zero >= 2 else Backend.MEGATRON
 
 

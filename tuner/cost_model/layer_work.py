@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tuner.cluster import Cluster
+from tuner.cost_model.activations import is_eager
 from tuner.cost_model.layout import FloatArray, Layout
 from tuner.cost_model.software import Attention, Software
 from tuner.model_shape import ModelShape
@@ -128,7 +129,7 @@ def elementwise_s(
     experts = shape.experts
     wide = shape.ffn if experts is None else experts.experts_per_token * experts.ffn
     values = values + (9.0 if shape.gated_mlp else 6.0) * wide * lay.tokens / lay.tp
-    eager = 1.0 if software.fused else EAGER_TRAFFIC
+    eager = np.where(is_eager(software, lay), EAGER_TRAFFIC, 1.0)
     return eager * values * lay.value_bytes / bytes_per_s
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from tuner.cost_model.activations import in_flight_layers, layer_bytes, logit_bytes
 from tuner.cost_model.case import Case
 from tuner.cost_model.coefficients import DEFAULT, MemoryCoefficients
+from tuner.cost_model.layer_time import host_lead
 from tuner.cost_model.layout import FloatArray, Layout
 from tuner.cost_model.stages import StageParams, stage_params
 from tuner.cost_model.states import state_bytes
-from tuner.cost_model.time import host_lead
 from tuner.model_shape import ModelShape
 
 LATE_TERM = "given_back_late"
@@ -26,11 +26,11 @@ def stage_memory(
 ) -> Mapping[str, FloatArray]:
     """Bytes of one stage of every plan, shape (n,) a term; stages are counted from 0."""
     shape, software, lay = case.shape, case.software, case.lay
-    layers = case.table.of(lay.pp, stage)
+    last = stage == lay.pp - 1
+    layers = case.table.of(lay.pp, stage) + software.extra_last_layers * last
     params = stage_params(shape, software, lay, layers, stage)
     states = state_bytes(lay, software, params)
     layer = layer_bytes(shape, software, lay)
-    last = stage == lay.pp - 1
     in_flight = in_flight_layers(lay, layers, stage)
     kept = layer.kept * in_flight
     # A recomputed layer is whole again for a moment, but not while the loss is.

@@ -49,24 +49,24 @@ def log_posterior(
         measured: the measured logs, shape (n,).
         prior: what is believed before.
     """
-    logs = prior.mean.copy()
+    logs: FloatArray = prior.mean.copy()
     precision = 1 / prior.std**2
     damping = 1.0
     residual = measured - model(logs)
-    covariance = np.diag(prior.std**2)
+    covariance: FloatArray = np.diag(prior.std**2)
     for _ in range(_ITERATIONS):
         rows = slopes(model, logs, measured - residual)
         weights = _weights(residual, prior.noise)
         hessian = rows.T * weights @ rows + np.diag(precision)
         gradient = rows.T @ (weights * residual) - precision * (logs - prior.mean)
-        covariance = np.linalg.inv(hessian)
+        covariance = np.asarray(np.linalg.inv(hessian), dtype=np.float64)
         step = covariance @ gradient
         step *= damping / max(1.0, float(np.abs(step).max()))
         trial = measured - model(logs + step)
         if _loss(trial, logs + step, prior) > _loss(residual, logs, prior):
             damping /= 3
             continue
-        logs, residual = logs + step, trial
+        logs, residual = np.asarray(logs + step), trial
         if float(np.abs(step).max()) < 1e-3:
             break
     return LogPosterior(

@@ -21,8 +21,9 @@ class Software:
 
     attention: Attention = Attention.FLASH
     fused: bool = True
-    """Norms, rotary embedding and activation functions are one kernel each and keep only their
-    inputs, as Transformer Engine's do; otherwise eager PyTorch keeps what lies between too."""
+    """Megatron's norms, rotary embedding and activation functions are one kernel each and keep
+    only their inputs, as Transformer Engine's do; eager PyTorch, and so the other frameworks
+    anyway, keeps what lies between too."""
     loss_bytes: float = 0.0
     """Bytes per logit at the peak of the loss; 0 = by ``fused``."""
     split_loss: bool = False
@@ -33,6 +34,12 @@ class Software:
     """Stages get layers by compute, the output layer counted in; otherwise equal counts."""
     stage_layers: tuple[int, ...] = ()
     """Layers of every stage where the program says so itself; empty = by the rule above."""
+    extra_last_layers: int = 0
+    """Multi-token prediction: layers after the last one; their logits come and go first."""
+    expert_tp: int = 0
+    """How many ways one expert is split; 0 = as many as all else."""
+    recomputed: frozenset[str] = frozenset({"core_attn"})
+    """What selective recomputation of Megatron computes again, in its words."""
     blocking_exchange: bool = False
     """Stages hand over with the host waiting, tensor sizes first, as eager pipelines do."""
     overlaps_data: bool = True

@@ -20,11 +20,13 @@ class StageTable:
 
     def of(self, depth: FloatArray, stage: FloatArray) -> FloatArray:
         """Layers of a stage of each plan, shape (n,)."""
-        return self.layers[depth.astype(np.int64), stage.astype(np.int64)]
+        found: FloatArray = self.layers[depth.astype(np.int64), stage.astype(np.int64)]
+        return found
 
     def most(self, depth: FloatArray) -> FloatArray:
         """Layers of the stage that has most, shape (n,)."""
-        return self.layers.max(axis=1)[depth.astype(np.int64)]
+        found: FloatArray = self.layers.max(axis=1)[depth.astype(np.int64)]
+        return found
 
 
 def stage_table(shape: ModelShape, software: Software, lay: Layout) -> StageTable:
@@ -88,6 +90,7 @@ class StageParams:
     """Routed experts: split by ep and tp."""
     ends: FloatArray
     """Embedding and output layer, among ``dense``."""
+    has_experts: bool
 
     @property
     def total(self) -> FloatArray:
@@ -108,12 +111,16 @@ def stage_params(
     # A tied output layer on another stage than the embedding is a copy of it.
     own_head = last & (~first if shape.tied_embeddings else np.full_like(first, True))
     ends = ends + own_head * matrix
+    # Multi-token prediction looks tokens up again (megatron/core/models/gpt/gpt_model.py).
+    if software.extra_last_layers:
+        ends = ends + (last & ~first) * matrix
     routed = expert_params_per_layer(shape)
     dense_layer = sum(shape.params.layers) / shape.num_layers - routed
     return StageParams(
         dense=(layers * dense_layer + ends) / lay.tp,
-        expert=layers * routed / (lay.ep * lay.tp),
+        expert=layers * routed / (lay.ep * (software.expert_tp or lay.tp)),
         ends=ends / lay.tp,
+        has_experts=shape.experts is not None,
     )
 
 

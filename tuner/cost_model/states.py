@@ -33,10 +33,18 @@ def state_bytes(lay: Layout, software: Software, params: StageParams) -> StateBy
     the data ranks of their own group, shards * tp / (ep * tp).
     """
     dense = _state_bytes(lay, params.dense, lay.shards)
-    expert = _state_bytes(lay, params.expert, np.maximum(lay.shards / lay.ep, 1.0))
     extra = params.total * np.where(lay.fp32, 0.0, 2.0) if software.extra_gradients else 0.0
+    # Transformer Engine caches 8-bit weights and their transposes between micro-batches.
+    cached = np.where(lay.fp8 & lay.megatron, 2.0 * params.total, 0.0)
+    if not params.has_experts:
+        return StateBytes(
+            parameters=dense.parameters + cached,
+            gradients=dense.gradients + extra,
+            optimizer=dense.optimizer,
+        )
+    expert = _state_bytes(lay, params.expert, np.maximum(lay.shards / lay.ep, 1.0))
     return StateBytes(
-        parameters=dense.parameters + expert.parameters,
+        parameters=dense.parameters + expert.parameters + cached,
         gradients=dense.gradients + expert.gradients + extra,
         optimizer=dense.optimizer + expert.optimizer,
     )

@@ -9,11 +9,12 @@ import numpy as np
 from tuner.samplers.curve import Curve, slopes
 from tuner.samplers.evidence import FloatArray, IntArray
 from tuner.samplers.kernel import Likeness
+from tuner.samplers.normal import density
 
 NOISE_STD = 0.02
 """Of the log of a measured step time, where nothing disturbs it."""
-_TAIL = 4.0
-"""Degrees of freedom of the noise: a slow network or node makes some steps far too long."""
+HICCUP_CHANCE = 0.05
+"""Share of trials that a slow node, network or storage makes far too slow, by e on average."""
 _ITERATIONS = 6
 _SCALES = (1.0, 2.0, 4.0)
 """Of the standard deviations of what physics does not explain; trials choose."""
@@ -64,10 +65,11 @@ class TimeFit:
 def time_fit(curve: Curve, likeness: Likeness, tried: IntArray, log_seconds: FloatArray) -> TimeFit:
     """The most likely coefficients, and what they leave unexplained, of these trials.
 
-    Gauss-Newton on the coefficients with the residuals' covariance; far too slow steps count less.
+    Gauss-Newton on the coefficients with the residuals' covariance; what had a hiccup counts less.
     """
     alike, predicted = likeness.between(tried, tried), curve.of(tried)
-    theta, trust = curve.prior.copy(), np.ones(len(tried))
+    theta = curve.prior.copy()
+    noise = np.full(len(tried), NOISE_STD**2)
     scale = 1.0
     inverse, slope = np.zeros((0, 0)), np.zeros((len(tried), len(theta)))
     solved = np.zeros(len(tried))
@@ -76,14 +78,12 @@ def time_fit(curve: Curve, likeness: Likeness, tried: IntArray, log_seconds: Flo
         slope = slopes(predicted, theta, found)
         wanted = log_seconds - found + slope @ (theta - curve.prior)
         physics = (slope * curve.prior_std**2) @ slope.T
-        scale, inverse = _scaled(physics, alike, trust, wanted)
+        scale, inverse = _scaled(physics, alike, noise, wanted)
         solved = inverse @ wanted
         step = curve.prior + curve.prior_std**2 * (slope.T @ solved) - theta
         limit = _MAX_STEP * curve.prior_std
         theta = theta + np.clip(step, -limit, limit)
-        alone = 1 / np.diag(inverse)
-        late = np.maximum(solved * alone, 0.0) ** 2 / alone
-        trust = (_TAIL + 1) / (_TAIL + np.maximum(late, 1.0))
+        noise = _noise(solved, inverse)
     return TimeFit(
         curve=curve,
         likeness=likeness,
@@ -96,13 +96,23 @@ def time_fit(curve: Curve, likeness: Likeness, tried: IntArray, log_seconds: Flo
     )
 
 
+def _noise(solved: FloatArray, inverse: FloatArray) -> FloatArray:
+    """Variance of each measurement: large where the others say that it had a hiccup."""
+    variance = 1 / np.diag(inverse)
+    late = solved * variance  # than the other trials let expect
+    expected = density(late / np.sqrt(variance)) / np.sqrt(variance)
+    hiccup = np.where(late > 0, HICCUP_CHANCE * np.exp(-np.maximum(late, 0.0)), 0.0)
+    share = hiccup / (hiccup + (1 - HICCUP_CHANCE) * expected + 1e-300)
+    return np.asarray(NOISE_STD**2 + share * late**2)
+
+
 def _scaled(
-    physics: FloatArray, alike: FloatArray, trust: FloatArray, wanted: FloatArray
+    physics: FloatArray, alike: FloatArray, noise: FloatArray, wanted: FloatArray
 ) -> tuple[float, FloatArray]:
     """The likeliest scale of the residuals, and the inverse of the covariance with it."""
     best: tuple[float, float, FloatArray] | None = None
     for scale in _SCALES:
-        covariance = physics + scale**2 * alike + np.diag(NOISE_STD**2 / trust)
+        covariance = physics + scale**2 * alike + np.diag(noise)
         inverse: FloatArray = np.linalg.inv(covariance).astype(np.float64)
         _, log_determinant = np.linalg.slogdet(covariance)
         fit = -0.5 * (wanted @ inverse @ wanted + log_determinant)
