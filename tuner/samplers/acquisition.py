@@ -30,9 +30,9 @@ def proposal(
 ) -> Proposal:
     """The best bet of these candidates; ``best_s`` is None while nothing has run."""
     if best_s is None:
-        # Speed at once and for sure: a trial that does not run teaches little.
+        # The expected speed: a plan that does not run has none.
         gains = np.ones(len(outlook.rows))
-        score = 2 * np.log(np.maximum(outlook.fit, 1e-12)) - outlook.mean
+        score = np.log(np.maximum(outlook.fit, 1e-12)) - outlook.mean
     else:
         gains = expected_gain(log(best_s) - outlook.mean, outlook.std) * outlook.fit
         # Where no gain is expected at all, the fastest that fits.

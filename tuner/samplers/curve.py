@@ -24,6 +24,9 @@ from tuner.samplers.evidence import FloatArray, IntArray
 
 _BLOCK = 16384
 """Plans computed at a time: their arrays stay in the processor's cache."""
+_MAX_PRIOR_STD = 0.5
+"""Of the log of a coefficient: a less sure one would have the search explore what it touches,
+while what near plans have in common is learnt without it."""
 _STEP = 0.02
 """Relative change of a coefficient to see its effect."""
 
@@ -112,7 +115,7 @@ def time_curve(subjects: Sequence[Subject], plans: PlanArrays) -> PhysicalCurve:
 
         return seconds
 
-    stds = np.array([TIME_PRIOR_STD[name] for name in names])
+    stds = np.array([min(TIME_PRIOR_STD[name], _MAX_PRIOR_STD) for name in names])
     return PhysicalCurve(subjects, plans, cost, logs(DEFAULT.time), stds)
 
 

@@ -12,11 +12,11 @@ from tuner.samplers.evidence import BoolArray, Evidence, FloatArray, IntArray
 from tuner.samplers.kernel import Likeness
 from tuner.samplers.normal import chance_below, density, rough_chance_below
 
-COMMON_STD = 0.05
+COMMON_STD = 0.03
 """Of the log of a peak: what the cost model misses of all plans alike."""
-KNOB_STD = 0.03
+KNOB_STD = 0.02
 """Of each option of a knob: what it misses of the plans with this option."""
-OWN_STD = 0.05
+OWN_STD = 0.04
 """Of each plan: allocator rounding, fragmentation."""
 UNKNOWN_SIZE_STD = 0.35
 """Where the GPU is sold in two sizes and nobody says which: half of log 2."""

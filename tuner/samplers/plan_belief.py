@@ -22,7 +22,7 @@ SHORTLIST = 1500
 """Candidates that are looked at closely; the others are much slower or sure not to fit."""
 _HOPELESS = 0.02
 """A lower chance to fit is not looked at closely while others are left."""
-PHYSICS_STD = EffectStd(common=0.15, known_knob=0.15, unknown_knob=0.15, together=0.15)
+PHYSICS_STD = EffectStd(common=0.1, known_knob=0.15, unknown_knob=0.15, together=0.1)
 """Of what the cost model does not explain."""
 NO_PHYSICS_STD = EffectStd(common=2.0, known_knob=0.4, unknown_knob=0.4, together=0.4)
 """Where nothing is predicted: an option doubles a step time in one case out of ten."""
