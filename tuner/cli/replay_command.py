@@ -18,6 +18,7 @@ from tuner.cli.replay_rows import chosen_groups
 from tuner.cost_model.coefficients import DEFAULT
 from tuner.cost_model.fit import usable_bytes
 from tuner.cost_model.prediction import peak_memory, rows_of_subjects
+from tuner.errors import UserError
 from tuner.samplers.candidates import Candidates
 from tuner.samplers.plan_belief import PlanBelief, physical_belief
 from tuner.samplers.registry import SAMPLERS, sampler_named
@@ -62,6 +63,11 @@ class Replay:
 def run(options: argparse.Namespace) -> int:
     """0 when a row of the table ran, 1 when none that was tried did."""
     sweep = read_sweep(options.table)
+    if not any("step_time_s" in cells for cells in sweep.measured_cells[:1]):
+        raise UserError(
+            f"{options.table} must have the column step_time_s, of which a search finds the least; "
+            "it has none: for memory alone there is paratune predict"
+        )
     for reason, rows in sweep.skipped.items():
         print(f"paratune: {len(rows)} rows skipped: {reason}", file=sys.stderr)
     replays = []
