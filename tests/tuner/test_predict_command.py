@@ -108,6 +108,13 @@ def test_a_table_without_a_usable_row_is_wrong_input(
     assert "gpu is missing" in capsys.readouterr().err
 
 
+def test_a_negative_number_of_rows_is_wrong_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(table(tmp_path, ROW)), "--calibrate", "-1"]) == 2
+    assert "--calibrate must be" in capsys.readouterr().err
+
+
 def test_people_get_a_table_of_predicted_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,13 @@ def test_blank_shapes_come_from_the_config_beside_the_table(tmp_path: Path) -> N
     assert (shape.hidden, shape.num_layers) == (256, 4)
 
 
+def test_a_config_that_is_not_there_skips_its_row_by_name(tmp_path: Path) -> None:
+    lost = ROW | {"hidden": "", "config": "lost.json"}
+    sweep = read_sweep(table(tmp_path, ROW, lost))
+    (reason,) = sweep.skipped
+    assert "lost.json" in reason
+
+
 def test_further_columns_that_vary_are_knobs_of_their_own(tmp_path: Path) -> None:
     rows = [ROW | {"allocator": word, "note": "same"} for word in ("a", "b")]
     assert read_sweep(table(tmp_path, *rows)).groups[0].knobs == {"allocator": ("a", "b")}
@@ -124,6 +131,8 @@ def test_a_measured_column_is_known_by_its_name(name: str) -> None:
         ({"seq": "long"}, "seq is not a number"),
         ({"gpu": "abacus"}, "gpu 'abacus' is not known"),
         ({"zero": "7"}, "zero must be 0, 1, 2 or 3"),
+        ({"pp": "100000", "gpus": "800000"}, "pp is above 4096"),
+        ({"kv_heads": "5"}, "num_key_value_heads (5) must divide num_attention_heads (32)"),
     ],
 )
 def test_a_row_that_cannot_be_answered_is_skipped_with_its_reason(
