@@ -18,8 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tuner.cli.predict_command import calibrations
 from tuner.cost_model.calibration import MeasuredPlans, calibrated
 from tuner.cost_model.coefficients import Coefficients
+from tuner.cost_model.fit import usable_bytes
 from tuner.cost_model.prediction import predictions, predictions_of_rows, rows_of_subjects
 from tuner.plan import Backend, ParallelPlan
 from tuner.plan_arrays import PlanArrays
@@ -52,6 +54,8 @@ def main() -> None:
     if not scorer.exists():
         print(f"no {scorer}: the measured sweeps are not here, their figures are left out")
         return
+    ranking([data / H100, data / A100])
+    fastest_refused(data / H100)
     by_rank(data / "b200_megatron_memory_by_rank.csv")
     across_scale(data / H100)
     small_workloads(data / H100)
@@ -74,9 +78,9 @@ def print_speed() -> None:
     arrays = PlanArrays.of_plans(some)
     times = 1_000_000 // len(some) + 1
     many = PlanArrays(columns={n: np.tile(a, times)[:1_000_000] for n, a in arrays.columns.items()})
-    began = time.perf_counter()
+    began = time.process_time()
     predictions(subject, many)
-    print(f"one million plans: {time.perf_counter() - began:.2f} s")
+    print(f"one million plans, on one core: {time.process_time() - began:.2f} s")
 
 
 def score(scorer: Path, table: Path, options: Sequence[str]) -> None:
@@ -86,6 +90,43 @@ def score(scorer: Path, table: Path, options: Sequence[str]) -> None:
     print(f"\n{table.name} {' '.join(options)}")
     for name, value in json.loads(done.stdout).items():
         print(f"  {name}: {value:.4g}")
+
+
+def ranking(paths: Sequence[Path]) -> None:
+    """Median rank correlation over the workloads of several tables, at least 8 rows each."""
+    for count in (0, 5):
+        found = []
+        for path in paths:
+            sweep = read_sweep(path)
+            for group, fit in calibrations(sweep, count):
+                seconds = predictions_of_rows(group.subjects, group.plans, fit.coefficients)
+                pairs = [
+                    (seconds.step_time_s[index], measured)
+                    for index, row in enumerate(group.rows)
+                    if index not in fit.chosen
+                    and (measured := sweep.measurement(row).step_time_s) is not None
+                ]
+                if len(pairs) >= 8:
+                    ranks = np.argsort(np.argsort(np.array(pairs), axis=0), axis=0)
+                    found.append(np.corrcoef(ranks.T)[0, 1])
+        print(
+            f"both sweeps --calibrate {count}: median Spearman {np.median(found):.3f} "
+            f"over {len(found)} workloads"
+        )
+
+
+def fastest_refused(path: Path) -> None:
+    """Of the fastest tenth of every workload, the plans predicted not to fit."""
+    sweep, refused, fastest = read_sweep(path), 0, 0
+    for group in sweep.groups:
+        found = predictions_of_rows(group.subjects, group.plans)
+        limit = usable_bytes(group.subjects[0].cluster.gpu)
+        seconds = [sweep.measurement(row).step_time_s or np.inf for row in group.rows]
+        ran = int(np.isfinite(seconds).sum())
+        best = np.argsort(seconds)[: max(1, ran // 10)]
+        fastest += len(best)
+        refused += int((found.needed_memory_bytes[best] > limit).sum())
+    print(f"{path.name}: {refused} of the {fastest} fastest plans predicted not to fit")
 
 
 def by_rank(path: Path) -> None:

@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from tuner.cost_model.activations import LOSS_BYTES_FUSED
 from tuner.cost_model.software import Attention, Software
+from tuner.errors import UserError
 from tuner.hf_config import hf_model
 from tuner.model_shape import Experts, LatentAttention, ModelShape, ParamCounts
 
@@ -41,11 +43,19 @@ def row_facts(cells: Mapping[str, str], folder: Path) -> RowFacts:
     """
     arguments = megatron_arguments(cells)
     if cells.get("config") and not _has_sizes(cells):
-        path = folder / cells["config"]
-        shape = hf_model(path, named=f"column config ({cells['config']})").shape
+        shape = _shape_of_config(folder / cells["config"])
     else:
         shape = _shape_of_columns(cells, arguments)
     return RowFacts(shape=shape, software=_software(cells, arguments))
+
+
+@lru_cache(maxsize=64)
+def _shape_of_config(path: Path) -> ModelShape:
+    """Of a file that many rows name; transformers takes its time over each."""
+    try:
+        return hf_model(path, named="column config").shape
+    except UserError as error:
+        raise RowProblem(str(error)) from error
 
 
 def whole(cells: Mapping[str, str], name: str, default: int | None = None) -> int:

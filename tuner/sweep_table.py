@@ -23,6 +23,8 @@ MEASURED_COLUMNS = frozenset(
 )
 """Never read to predict; so are columns that end in ``_by_rank`` or start with ``mem_gb_``."""
 REQUIRED_COLUMNS = ("gpu", "global_batch")
+DEEPEST_PIPELINE = 4096
+"""More stages than any model has layers; a table of stages is kept for every depth."""
 _SHAPE_COLUMNS = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "params", "config")
 _PLAN_COLUMNS = frozenset(
     {"micro_batch", "tp", "pp", "vpp", "cp", "ep", "dp", "zero", "precision", "recompute"}
@@ -104,7 +106,7 @@ def read_sweep(path: Path) -> SweepTable:
     for index, cells in enumerate(described):
         try:
             row = _row(cells, path.parent)
-        except RowProblem as problem:
+        except ValueError as problem:  # RowProblem, or a size that a shape or plan refuses
             skipped.setdefault(str(problem), []).append(index)
             continue
         row = replace(row, subject=known.setdefault(row.subject, row.subject))
@@ -194,6 +196,8 @@ def _plan(cells: Mapping[str, str]) -> ParallelPlan:
     split = (cells.get("seq_parallel") or "").strip().lower()
     # Sequence parallelism came with flash attention; older programs have neither.
     parallel = split in ("1", "true", "yes") if split else kernel in ("te", "fa2", "flash", "sdpa")
+    if degree["pp"] > DEEPEST_PIPELINE:
+        raise RowProblem(f"pp is above {DEEPEST_PIPELINE}")
     if zero > 3:
         raise RowProblem("zero must be 0, 1, 2 or 3")
     arguments = megatron_arguments(cells)

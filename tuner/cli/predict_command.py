@@ -31,6 +31,7 @@ from tuner.cost_model.prediction import (
     step_times,
 )
 from tuner.cost_model.stages import has_work_for_all
+from tuner.errors import UserError
 from tuner.plan_arrays import BoolArray, PlanArrays
 from tuner.sweep_table import SweepGroup, SweepTable, read_sweep
 from tuner.units import size_text, time_text
@@ -51,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """0 when at least one row is answered."""
+    if options.calibrate < 0:
+        raise UserError(f"--calibrate must be a number of rows, 0 or more, got {options.calibrate}")
     sweep = read_sweep(options.table)
     for reason, rows in sweep.skipped.items():
         print(f"paratune: {len(rows)} rows skipped: {reason}", file=sys.stderr)

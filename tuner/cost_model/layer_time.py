@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.cluster import Device
+from tuner.cost_model.activations import is_eager
 from tuner.cost_model.case import Case
 from tuner.cost_model.coefficients import TimeCoefficients
 from tuner.cost_model.layer_work import (
@@ -31,6 +32,8 @@ TENSOR_OVERLAP = 0.5
 that waits for the gather has nothing to start on."""
 CPU_HOST_SHARE = 0.3
 """CPU ranks launch no kernels: host time of a layer, of a GPU's."""
+EAGER_LAUNCHES = 1.5
+"""Kernels of an eager layer, of a fused one's: norms, rotary embedding and activations apart."""
 GATHERED_HOST_SHARE = 1.5
 """Hooks of ZeRO-3 around every layer: host time of a layer, of one without them."""
 
@@ -81,8 +84,10 @@ def _computing(case: Case, c: TimeCoefficients) -> dict[str, FloatArray]:
     }
 
 
-def _launch_s(case: Case, c: TimeCoefficients) -> float:
-    return c.host_layer_s * (CPU_HOST_SHARE if case.cluster.gpu.device is Device.CPU else 1.0)
+def _launch_s(case: Case, c: TimeCoefficients) -> FloatArray:
+    share = CPU_HOST_SHARE if case.cluster.gpu.device is Device.CPU else 1.0
+    eager = np.where(is_eager(case.software, case.lay), EAGER_LAUNCHES, 1.0)
+    return c.host_layer_s * share * eager
 
 
 def _smooth_max(a: FloatArray, b: FloatArray) -> FloatArray:

@@ -43,7 +43,8 @@ class Software:
     blocking_exchange: bool = False
     """Stages hand over with the host waiting, tensor sizes first, as eager pipelines do."""
     overlaps_data: bool = True
-    """Gradients are reduced while the backward pass goes on."""
+    """Gradients are reduced while the last backward pass goes on; otherwise only unsharded ones
+    of a lone micro-batch are."""
     overlaps_tensor: bool = False
     """Gathers and scatters of the hidden states go on behind matrix products."""
     extra_gradients: bool = False

@@ -54,19 +54,19 @@ def _state_bytes(lay: Layout, count: FloatArray, shards: FloatArray) -> StateByt
     of_optimizer = np.where(lay.zero_stage >= 1, shards, 1.0)
     of_gradients = np.where(lay.zero_stage >= 2, shards, 1.0)
     of_weights = np.where(lay.zero_stage >= 3, shards, 1.0)
-    master = np.where(lay.fp32, 0.0, MASTER_BYTES)
+    on_device = np.where(lay.offload_optimizer, 0.0, 1.0)
+    master = np.where(lay.fp32, 0.0, MASTER_BYTES) * on_device
     # FSDP and autocast compute with 16-bit copies of fp32 weights, which are their own masters
     # (torch.distributed.fsdp.MixedPrecisionPolicy); what is gathered counts as workspace.
     own_master = lay.pytorch & ~lay.fp32
-    weight_bytes = np.where(own_master & (lay.zero_stage >= 3), 0.0, lay.value_bytes)
-    optimizer = (master + MOMENTS_BYTES) / of_optimizer
-    replicated_master = own_master & (lay.zero_stage <= 1)
-    optimizer = np.where(replicated_master, MASTER_BYTES + MOMENTS_BYTES / of_optimizer, optimizer)
-    on_device = np.where(lay.offload_optimizer, 0.0, 1.0)
+    copies = np.where(own_master & (lay.zero_stage >= 3), 0.0, lay.value_bytes) / of_weights
+    own = master / np.where(lay.zero_stage >= 2, shards, 1.0)
+    weights = copies + np.where(own_master, own, 0.0)
+    moments = MOMENTS_BYTES * on_device + np.where(own_master, 0.0, master)
     return StateBytes(
-        parameters=np.where(lay.offload_params, 0.0, count * weight_bytes / of_weights),
+        parameters=np.where(lay.offload_params, 0.0, count * weights),
         gradients=count * _gradient_bytes(lay, shards) / of_gradients,
-        optimizer=count * optimizer * on_device,
+        optimizer=count * moments / of_optimizer,
     )
 
 

@@ -106,5 +106,7 @@ def data_parallel_s(
     replicas = group(cluster, lay.replicas, lay.tp * lay.shards)
     between = 2 * gather_s(cluster, c, replicas, 4 * params.total / lay.shards)
     whole = np.where(lay.sharded_params, between, whole)
-    exposed = min(c.exposed, 1.0) if overlaps else 1.0
+    # Sums over micro-batches are reduced afterwards; a lone micro-batch's gradients from hooks.
+    hooks = (lay.zero_stage == 0) & (lay.num_microbatches == 1)
+    exposed = np.where(overlaps | hooks, min(c.exposed, 1.0), 1.0)
     return exposed * whole + np.maximum((1 - exposed) * whole - backward_s, 0.0)
