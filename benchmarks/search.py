@@ -4,7 +4,7 @@ Ours (`paratune replay`), Optuna's TPE, GP and random over the same rows, and th
 of DeepSpeed's autotuning: its own class where xgboost is installed, and the same method as
 `--ranker SCRIPT` (a program with the command line of `paratune replay`). Prints a table of
 trials until within 1 % and 5 % of a sweep's best, out of memory on the way and regret after 5;
-writes OUT.html, a picture of the regret over trials. Needs the tables only; nothing is downloaded.
+writes OUT.svg, a picture of the regret over trials. Needs the tables only; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -170,32 +170,49 @@ def shown(name: str, all_figures: Sequence[Figures]) -> str:
     return f"| {name} | {' | '.join(cells)} | {lost:.2f} | {fifth:.1%} |"
 
 
-def picture(curves: Mapping[str, Mapping[str, Sequence[Figures]]], path: Path) -> None:
-    """Mean regret over trials: a panel a table, a line a search."""
-    from plotly.subplots import make_subplots
+COLOURS = ("#0072B2", "#D55E00", "#999999", "#009E73", "#CC79A7", "#E69F00")
+PANEL = (420, 300)
+"""Width and height of a panel of the picture."""
 
-    panels = make_subplots(rows=1, cols=len(curves), subplot_titles=list(curves))
-    colours = ("#0072B2", "#D55E00", "#009E73", "#999999", "#CC79A7", "#E69F00")
-    for column, searches in enumerate(curves.values(), 1):
-        for (name, found), colour in zip(searches.items(), colours, strict=False):
+
+def picture(curves: Mapping[str, Mapping[str, Sequence[Figures]]], path: Path) -> None:
+    """Mean regret over trials as SVG: a panel a table, a line a search."""
+    width, height = PANEL
+    parts = []
+    for column, (table, searches) in enumerate(curves.items()):
+        left = 60 + column * (width + 60)
+        parts.append(_text(left, 20, table, "start", "bold"))
+        for share in (0, 0.25, 0.5, 0.75, 1):
+            y = 40 + height * (1 - share)
+            parts.append(f'<path d="M{left} {y}h{width}" stroke="#ddd"/>')
+            parts.append(_text(left - 6, y + 4, f"{share:.0%}", "end"))
+        for trial in (1, 10, 20, PICTURED_TRIALS):
+            x = left + width * (trial - 1) / (PICTURED_TRIALS - 1)
+            parts.append(_text(x, height + 58, str(trial), "middle"))
+        for number, (name, found) in enumerate(searches.items()):
             padded = [
                 [*one.regrets, *[one.regrets[-1]] * PICTURED_TRIALS][:PICTURED_TRIALS]
                 for one in found
             ]
-            panels.add_scatter(
-                x=list(range(1, PICTURED_TRIALS + 1)),
-                y=[100 * float(v) for v in np.mean(padded, axis=0)],
-                name=name,
-                legendgroup=name,
-                showlegend=column == 1,
-                line={"color": colour},
-                row=1,
-                col=column,
+            points = " ".join(
+                f"{left + width * at / (PICTURED_TRIALS - 1):.1f},{40 + height * (1 - value):.1f}"
+                for at, value in enumerate(np.mean(padded, axis=0).tolist())
             )
-    panels.update_xaxes(title_text="trials")
-    panels.update_yaxes(title_text="mean regret, %", rangemode="tozero")
-    panels.update_layout(template="plotly_white", width=480 * len(curves), height=420)
-    panels.write_html(path, include_plotlyjs="cdn")
+            line = f'fill="none" stroke="{COLOURS[number]}" stroke-width="2"'
+            parts.append(f'<polyline points="{points}" {line}/>')
+            label = _text(left + width - 6, 56 + 16 * number, name, "end")
+            parts.append(label.replace("<text", f'<text fill="{COLOURS[number]}"'))
+        parts.append(_text(left + width / 2, height + 76, "trials; mean regret", "middle"))
+    size = f'width="{60 + len(curves) * (width + 60)}" height="{height + 90}"'
+    style = 'font-family="sans-serif" font-size="12"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>'
+    background = '<rect width="100%" height="100%" fill="white"/>'
+    path.write_text("\n".join([head, background, *parts, "</svg>", ""]))
+
+
+def _text(x: float, y: float, text: str, anchor: str, weight: str = "normal") -> str:
+    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"'
+    return f"<text {where}>{text}</text>"
 
 
 def programs(options: argparse.Namespace) -> dict[str, tuple[list[str], str, int]]:
@@ -257,7 +274,7 @@ def main() -> int:
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     curves = {path.stem: compared(path, options) for path in options.tables}
-    picture(curves, options.out.with_suffix(".html"))
+    picture(curves, options.out.with_suffix(".svg"))
     return 0
 
 
