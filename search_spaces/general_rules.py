@@ -306,7 +306,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
             "other than megatron, and recompute none with deepspeed: its layers are not known; got "
             f"{plan.label()}; give a config.json to split the model"
         ),
-        summary="a user's own module is not split, megatron does not take it, deepspeed not recompute it",
+        summary="a user's own module is not split; not megatron, no recompute in deepspeed",
         source="ours: nothing is known of the module's layers",
     ),
     _shape_rule("S-01", "tp", "num_heads", "the attention heads"),
