@@ -8,7 +8,14 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from tuner.cli import doctor_command, explain_command, plans_command, report_command, tune_command
+from tuner.cli import (
+    doctor_command,
+    emit_command,
+    explain_command,
+    plans_command,
+    report_command,
+    tune_command,
+)
 from tuner.errors import UserError
 
 FOUND, NOTHING_RAN, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -19,6 +26,7 @@ _COMMANDS = {
     "plans": plans_command,
     "explain": explain_command,
     "report": report_command,
+    "emit": emit_command,
     "doctor": doctor_command,
 }
 
