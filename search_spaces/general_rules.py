@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import numpy as np
 
 from search_spaces.rule import ALL, Rule, Setting
 from tuner.cluster import Device
 from tuner.model_shape import ModelShape
 from tuner.plan import Backend, ParallelPlan
-from tuner.plan_arrays import BoolArray, PlanArrays
+from tuner.plan_arrays import BoolArray, IntArray, PlanArrays
 
 
 def _divisors_text(number: int) -> str:
     divisors = [str(n) for n in range(1, number + 1) if number % n == 0]
     return ", ".join(divisors[:8]) + (", ..." if len(divisors) > 8 else "")
+
+
+_DISTRIBUTIONS = {
+    Backend.PYTORCH: "torch",
+    Backend.DEEPSPEED: "deepspeed",
+    Backend.MEGATRON: "megatron-core",
+}
+"""What must be installed for a backend to run."""
+
+
+def _missing_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
+    missing = [str(b) for b, name in _DISTRIBUTIONS.items() if not setting.stack.has(name)]
+    return arrays.equals("backend", *missing)
 
 
 def _degrees_break(arrays: PlanArrays, setting: Setting) -> BoolArray:
@@ -50,13 +65,14 @@ def _batch_says(plan: ParallelPlan, setting: Setting) -> str:
 
 
 def _tp_node_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
-    return setting.cluster.gpus_per_node % arrays.ints("tp") != 0
+    return setting.cluster.gpus_per_nvlink_domain % arrays.ints("tp") != 0
 
 
 def _tp_node_says(plan: ParallelPlan, setting: Setting) -> str:
-    inside = setting.cluster.gpus_per_node
+    inside = setting.cluster.gpus_per_nvlink_domain
     return (
-        f"tp must divide the GPUs of a node ({inside}), got {plan.tp}; try {_divisors_text(inside)}"
+        f"tp must divide the GPUs of an NVLink domain ({inside}), got {plan.tp}; "
+        f"try {_divisors_text(inside)}"
     )
 
 
@@ -72,13 +88,19 @@ def _precision_says(plan: ParallelPlan, setting: Setting) -> str:
     )
 
 
+def _sharding_ranks(arrays: PlanArrays, setting: Setting) -> IntArray:
+    """Ranks that states can be sharded over, shape (n,): Megatron's include those of cp."""
+    context = np.where(arrays.equals("backend", "megatron"), arrays.ints("cp"), 1)
+    return setting.data_parallel(arrays) * context
+
+
 def _zero_alone_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
-    return (arrays.ints("zero_stage") > 0) & (setting.data_parallel(arrays) == 1)
+    return (arrays.ints("zero_stage") > 0) & (_sharding_ranks(arrays, setting) == 1)
 
 
 def _replicas_break(arrays: PlanArrays, setting: Setting) -> BoolArray:
     replicas = arrays.ints("dp_replicate")
-    data = setting.data_parallel(arrays)
+    data = _sharding_ranks(arrays, setting)
     megatron = arrays.equals("backend", "megatron")
     deepspeed = arrays.equals("backend", "deepspeed")
     least = np.where(megatron, 1, np.where(deepspeed, 3, 2))
@@ -155,7 +177,8 @@ def _own_module_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
     if setting.workload.shape is not None:
         return np.zeros(len(arrays), dtype=np.bool_)
     split = (arrays.ints("tp") > 1) | (arrays.ints("pp") > 1)
-    return split | ~arrays.equals("recompute", "none") | arrays.equals("backend", "megatron")
+    recomputed = arrays.equals("backend", "deepspeed") & ~arrays.equals("recompute", "none")
+    return split | recomputed | arrays.equals("backend", "megatron")
 
 
 def _offload_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
@@ -165,6 +188,19 @@ def _offload_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
 
 
 GENERAL_RULES: tuple[Rule, ...] = (
+    Rule(
+        id="G-14",
+        backends=ALL,
+        knobs=("backend",),
+        breaks=_missing_breaks,
+        says=lambda plan, _: (
+            f"backend {plan.backend} needs {_DISTRIBUTIONS[plan.backend]}, which is not "
+            "installed; install it, name it under stack to plan for another machine, or use "
+            "another backend"
+        ),
+        summary="the backend's framework must be installed, or named under stack",
+        source="ours: nothing is tried that cannot start",
+    ),
     Rule(
         id="G-02",
         backends=ALL,
@@ -180,7 +216,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
         knobs=("tp",),
         breaks=_tp_node_breaks,
         says=_tp_node_says,
-        summary="tp must divide the GPUs of a node",
+        summary="tp must divide the GPUs of an NVLink domain (a node, unless told otherwise)",
         source="ours: tensor parallelism over the network is never the fastest",
     ),
     Rule(
@@ -242,7 +278,8 @@ GENERAL_RULES: tuple[Rule, ...] = (
         breaks=_sequence_parallel_breaks,
         says=lambda plan, setting: (
             "sequence_parallel needs tp > 1 and tp must divide the sequence "
-            f"({setting.workload.seq_len}), got tp {plan.tp}"
+            f"({setting.workload.seq_len}), got tp {plan.tp}; use sequence_parallel false, or tp "
+            f"{_divisors_text(gcd(setting.workload.seq_len, setting.cluster.gpus_per_node))}"
         ),
         summary="sequence_parallel needs tp > 1, and tp must divide the sequence",
         source="megatron/core/model_parallel_config.py; DTensor styles",
@@ -265,11 +302,11 @@ GENERAL_RULES: tuple[Rule, ...] = (
         knobs=("tp", "pp", "recompute"),
         breaks=_own_module_breaks,
         says=lambda plan, setting: (
-            f"a user's own module ({setting.workload.model.name}) must have tp 1, pp 1, "
-            "recompute none and a backend other than megatron, as its layers are not known; got "
+            f"a user's own module ({setting.workload.model.name}) must have tp 1, pp 1, a backend "
+            "other than megatron, and recompute none with deepspeed: its layers are not known; got "
             f"{plan.label()}; give a config.json to split the model"
         ),
-        summary="a user's own module is not split: tp 1, pp 1, recompute none, not megatron",
+        summary="a user's own module is not split; not megatron, no recompute in deepspeed",
         source="ours: nothing is known of the module's layers",
     ),
     _shape_rule("S-01", "tp", "num_heads", "the attention heads"),
@@ -280,14 +317,20 @@ GENERAL_RULES: tuple[Rule, ...] = (
         "the key-value heads",
         (Backend.PYTORCH, Backend.DEEPSPEED),
     ),
-    _shape_rule("S-03", "tp", "ffn", "the feed-forward size"),
+    _shape_rule(
+        "S-03",
+        "tp",
+        "ffn",
+        "the feed-forward size",
+        (Backend.PYTORCH, Backend.DEEPSPEED),
+    ),
     Rule(
         id="S-04",
-        backends=ALL,
+        backends=(Backend.DEEPSPEED,),
         knobs=("pp", "vpp"),
         breaks=_layers_break,
         says=_layers_say,
         summary="pp * vpp must divide the layers",
-        source="megatron/core/transformer/transformer_block.py; equal stages",
+        source="ours: equal stages; an uneven one sets the pace of all",
     ),
 )

@@ -15,6 +15,9 @@ class Removal:
     rule: str
     removed: int
     sentence: str
+    """What must hold."""
+    example: str = ""
+    """The same with the numbers of the first plan that it removed, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

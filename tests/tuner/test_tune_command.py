@@ -121,8 +121,10 @@ def test_when_nothing_is_legal_every_rule_is_named_and_nothing_runs(
     values = yaml.safe_load(job.read_text())
     values["search"] = {"tp": [3]}
     job.write_text(yaml.safe_dump(values))
-    assert tune(job) == 1
-    assert "tp * pp * cp must divide the GPUs" in capsys.readouterr().err
+    assert tune(job) == 2
+    told = capsys.readouterr().err
+    assert "tp must divide the GPUs of an NVLink domain (2), got 3; try 1, 2" in told
+    assert "leave search.tp auto" in told
     assert not (job.parent / "study").exists()
 
 
@@ -200,3 +202,16 @@ def test_ctrl_c_ends_in_order_and_the_same_command_goes_on(job: Path) -> None:
     again = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120)
     assert again.returncode == 0, again.stderr
     assert len(json.loads(again.stdout)["trials"]) == 1
+
+
+def test_trials_are_not_run_for_another_stack(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = yaml.safe_load(job.read_text())
+    values["stack"] = {"transformer-engine": "2.8"}
+    job.write_text(yaml.safe_dump(values))
+    study = str(job.parent / "study")
+    assert main(["tune", str(job), "--study", study, "--runner", "local"]) == 2
+    told = capsys.readouterr().err
+    assert "stack.transformer-engine must be what is installed here (none)" in told
+    assert "got 2.8" in told

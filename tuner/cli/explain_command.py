@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ from rich.console import Console
 from rich.table import Table
 
 from search_spaces.enumeration import rejections
+from tuner.cli.advice import nearest_plans, one_knob_away
 from tuner.cli.found_cluster import found_cluster
-from tuner.cli.setting import job_setting
+from tuner.cli.setting import Planned, job_setting, planned_job
 from tuner.cost_model.case import Subject
-from tuner.cost_model.prediction import breakdown
+from tuner.cost_model.fit import usable_within
+from tuner.cost_model.prediction import breakdown, predictions
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import ParallelPlan
+from tuner.plan_arrays import PlanArrays
 from tuner.units import count_text, size_text, time_text
 
 
@@ -67,40 +71,105 @@ def _value(text: str) -> Any:
 
 
 def explanation(job: Job, plan: ParallelPlan) -> dict[str, Any]:
-    """The contract's JSON document: the rules that are broken, or bytes and seconds by term."""
+    """The contract's JSON document: the rules that are broken, or bytes and seconds by term.
+
+    Also the nearest legal plans for a plan that is not, and for one that does not fit the plans
+    that do and differ in one knob, the fastest first.
+    """
     shape = job.workload.shape
     broken = rejections(plan, job_setting(job))
     document: dict[str, Any] = {
+        "plan": plan.to_dict(),
         "num_params": shape.num_params if shape else None,
         "legal": not broken,
         "rejections": [{"rule": rule, "sentence": sentence} for rule, sentence in broken],
+        "fits": None,
+        "memory_limit_bytes": job.memory_limit_bytes,
         "memory_bytes": {},
         "memory_bytes_by_stage": [],
         "time_s": {},
+        "nearest_plans": [],
     }
-    if shape is not None and not broken:
-        subject = Subject(shape=shape, workload=job.workload, cluster=job.cluster)
-        found = breakdown(subject, plan)
-        document["memory_bytes"] = {t: round(size) for t, size in found.memory_bytes.items()}
-        document["memory_bytes_by_stage"] = [round(size) for size in found.memory_bytes_by_stage]
-        document["time_s"] = dict(found.time_s)
+    if shape is None:
+        return document
+    free = planned_job(replace(job, asked={"precision": (str(plan.precision),)}))
+    if broken:
+        near = nearest_plans(plan, free)
+        document["nearest_plans"] = [_near_document(free, other) for other in near]
+        return document
+    subject = Subject(shape=shape, workload=job.workload, cluster=job.cluster)
+    found = breakdown(subject, plan)
+    document["memory_bytes"] = {term: round(size) for term, size in found.memory_bytes.items()}
+    document["memory_bytes_by_stage"] = [round(size) for size in found.memory_bytes_by_stage]
+    document["time_s"] = dict(found.time_s)
+    document["fits"] = _fits(subject, plan, job.memory_limit_bytes)
+    if not document["fits"]:
+        near = one_knob_away(plan, free)
+        document["nearest_plans"] = [_near_document(free, other) for other in near]
     return document
 
 
+def _fits(subject: Subject, plan: ParallelPlan, limit_bytes: int) -> bool:
+    needed = predictions(subject, PlanArrays.of_plans([plan])).needed_memory_bytes[0]
+    return bool(needed <= usable_within(subject.cluster.gpu, limit_bytes))
+
+
+def _near_document(free: Planned, plan: ParallelPlan) -> dict[str, Any]:
+    index = free.space.plans.find(plan)
+    assert index is not None, "nearest plans are taken from the legal ones"
+    assert free.predicted is not None, "of a model with a shape"
+    return {
+        "plan": plan.to_dict(),
+        "predicted_step_time_s": float(free.predicted.step_time_s[index]),
+        "predicted_peak_memory_bytes": round(float(free.predicted.peak_memory_bytes[index])),
+        "fits": bool(free.predicted.fits[index]),
+    }
+
+
 def _show(plan: ParallelPlan, document: dict[str, Any]) -> None:
-    console = Console()
+    console = Console(highlight=False)
     params = document["num_params"]
     console.print(f"{plan.label()}" + (f", {count_text(params)} parameters" if params else ""))
     for rejection in document["rejections"]:
-        console.print(f"breaks {rejection['rule']}: {rejection['sentence']}", highlight=False)
-    if not document["legal"]:
-        return
-    table = Table(title="predicted, not measured; fullest rank", title_justify="left")
+        console.print(f"breaks {rejection['rule']}: {rejection['sentence']}")
+    if document["legal"]:
+        _show_terms(console, document)
+    if document["nearest_plans"]:
+        _show_nearest(console, plan, document)
+
+
+def _show_terms(console: Console, document: dict[str, Any]) -> None:
+    console.print("Predicted, not measured, for the fullest rank:")
+    table = Table()
     table.add_column("term")
     table.add_column("predicted", justify="right")
     for term, size in document["memory_bytes"].items():
         table.add_row(term.replace("_", " "), size_text(size))
-    table.add_section()
+    table.add_row("in all", size_text(sum(document["memory_bytes"].values())), end_section=True)
     for term, seconds in document["time_s"].items():
         table.add_row(term.replace("_", " "), time_text(seconds))
+    table.add_row("in all", time_text(sum(document["time_s"].values())))
+    console.print(table)
+    limit = size_text(document["memory_limit_bytes"])
+    if document["fits"] is not None:
+        says = "fits in" if document["fits"] else "does not fit in"
+        console.print(f"It {says} the {limit} that a rank may allocate.")
+
+
+def _show_nearest(console: Console, plan: ParallelPlan, document: dict[str, Any]) -> None:
+    title = "Fits, one knob away:" if document["legal"] else "Nearest legal plans:"
+    console.print(title)
+    table = Table()
+    for name in ("step time", "memory", "fits"):
+        table.add_column(name, justify="right")
+    table.add_column("change")
+    own = plan.to_dict()
+    for near in document["nearest_plans"]:
+        changes = [f"{k} {own[k]} -> {v}" for k, v in near["plan"].items() if own[k] != v]
+        table.add_row(
+            time_text(near["predicted_step_time_s"]),
+            size_text(near["predicted_peak_memory_bytes"]),
+            "yes" if near["fits"] else "no",
+            ", ".join(changes),
+        )
     console.print(table)

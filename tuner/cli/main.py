@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from tuner.cli import (
+    doctor_command,
+    emit_command,
     explain_command,
     plans_command,
     predict_command,
@@ -26,6 +28,8 @@ _COMMANDS = {
     "explain": explain_command,
     "predict": predict_command,
     "report": report_command,
+    "emit": emit_command,
+    "doctor": doctor_command,
 }
 
 

@@ -8,11 +8,17 @@ from tuner.samplers.plan_sampler import PlanPrior
 
 def plan_prior(job: Planned) -> PlanPrior:
     """Predictions of all legal plans; all equal where nothing is known of the model."""
-    limit = job.job.memory_limit_bytes
+    limit = float(job.job.memory_limit_bytes)
+    predicted, plans = job.predicted, tuple(job.space.plans)
+    if predicted is None:
+        times, peaks = (1.0,) * len(plans), (limit / 2,) * len(plans)
+    else:
+        times = tuple(predicted.step_time_s.tolist())
+        peaks = tuple(predicted.peak_memory_bytes.tolist())
     return PlanPrior(
-        plans=tuple(job.space.plans),
-        step_time_s=tuple(p.step_time_s if p else 1.0 for p in job.predictions),
-        peak_memory_bytes=tuple(p.peak_memory_bytes if p else limit / 2 for p in job.predictions),
+        plans=plans,
+        step_time_s=times,
+        peak_memory_bytes=peaks,
         first=tuple(default_plans(job.space).values()),
         limit_bytes=limit,
     )

@@ -2,62 +2,74 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from runners.backends.launch import launch_for
+import numpy as np
+from numpy.typing import NDArray
+
 from search_spaces.enumeration import search_space
 from search_spaces.rule import Setting
 from tuner.cli.found_cluster import found_cluster
-from tuner.cost_model.prediction import Prediction, plan_predictions
-from tuner.errors import UserError
+from tuner.cost_model.case import Subject
+from tuner.cost_model.fit import usable_within
+from tuner.cost_model.prediction import predictions
 from tuner.job import Job, read_job
 from tuner.plan import Backend, ParallelPlan, Precision
-from tuner.search_space import Removal, SearchSpace
-from tuner.stack import installed_stack
-from tuner.units import size_text
+from tuner.search_space import SearchSpace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Predicted:
+    """What is predicted of every legal plan, in their order."""
+
+    step_time_s: NDArray[np.float64]
+    peak_memory_bytes: NDArray[np.float64]
+    fits: NDArray[np.bool_]
+    """What cannot be given back, with the allocator's fragmentation, is within the limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Planned:
-    """A job with its legal plans and their predictions, in the same order."""
+    """A job with its legal plans and their predictions."""
 
     job: Job
     space: SearchSpace
-    predictions: tuple[Prediction | None, ...]
+    predicted: Predicted | None
+    """None for a user's own module, of which nothing is known."""
+
+    @property
+    def num_fitting(self) -> int:
+        """Legal plans that are predicted to fit; of an unknown model, all."""
+        return len(self.space.plans) if self.predicted is None else int(self.predicted.fits.sum())
 
 
-def planned(path: Path) -> Planned:
-    """Reads a job file and enumerates; needs no GPU unless the file says ``cluster: auto``."""
-    job = read_job(path, found_cluster)
-    space = _describable(job, search_space(job_setting(job), job.asked))
-    return Planned(
-        job=job,
-        space=space,
-        predictions=plan_predictions(job.workload, job.cluster, space.plans),
+def planned(path: Path, ray_address: str | None = None) -> Planned:
+    """Reads a job file and enumerates; ``cluster: auto`` asks the Ray, or this machine."""
+    return planned_job(read_job(path, lambda: found_cluster(ray_address)))
+
+
+def planned_job(job: Job) -> Planned:
+    """The legal plans of a job, with what is predicted of them."""
+    space = search_space(job_setting(job), job.asked)
+    return Planned(job=job, space=space, predicted=_predicted(job, space))
+
+
+def _predicted(job: Job, space: SearchSpace) -> Predicted | None:
+    if job.workload.shape is None:
+        return None
+    subject = Subject(shape=job.workload.shape, workload=job.workload, cluster=job.cluster)
+    found = predictions(subject, space.plans)
+    return Predicted(
+        step_time_s=found.step_time_s,
+        peak_memory_bytes=found.peak_memory_bytes,
+        fits=found.needed_memory_bytes <= usable_within(job.cluster.gpu, job.memory_limit_bytes),
     )
 
 
 def job_setting(job: Job) -> Setting:
-    """What the plans of a job are judged against, with the versions that are installed here."""
-    return Setting(workload=job.workload, cluster=job.cluster, stack=installed_stack())
-
-
-def _describable(job: Job, space: SearchSpace) -> SearchSpace:
-    """Without the frameworks that cannot build this model; the waterfall says what they said."""
-    removals = list(space.waterfall)
-    plans = space.plans
-    for backend in Backend:
-        own = plans.equals("backend", backend)
-        if not own.any():
-            continue
-        try:
-            launch_for(plans[int(own.argmax())], job.workload, job.cluster, job.measurement)
-        except UserError as error:
-            plans = plans.kept(~own)
-            sentence = f"{backend} cannot train this model: {error}"
-            removals.append(Removal(rule="M-01", removed=int(own.sum()), sentence=sentence))
-    return replace(space, plans=plans, waterfall=tuple(removals))
+    """What the plans of a job are judged against, with the versions that it is planned for."""
+    return Setting(workload=job.workload, cluster=job.cluster, stack=job.stack)
 
 
 def default_plans(space: SearchSpace) -> dict[Backend, ParallelPlan]:
@@ -68,25 +80,3 @@ def default_plans(space: SearchSpace) -> dict[Backend, ParallelPlan]:
     precision = Precision(str(dict(space.knobs)["precision"][0]))
     defaults = {backend: ParallelPlan(backend=backend, precision=precision) for backend in Backend}
     return {backend: plan for backend, plan in defaults.items() if plan in space.plans}
-
-
-def nothing_legal(planned_job: Planned) -> str:
-    """Why no plan is legal: every rule with what it removed, the largest first."""
-    space = planned_job.space
-    lines = [f"none of the {space.num_combinations} combinations is legal:"]
-    for removal in sorted(space.waterfall, key=lambda r: -r.removed):
-        lines.append(f"  {removal.rule}: {removal.sentence} ({removal.removed} removed)")
-    lines.append("pin fewer knobs under search, or change the batch or the GPUs")
-    return "\n".join(lines)
-
-
-def nothing_fits(planned_job: Planned) -> str:
-    """What the smallest plan needs, against the limit."""
-    needs = [p.peak_memory_bytes for p in planned_job.predictions if p is not None]
-    return (
-        f"no plan ran. The smallest is predicted to need {size_text(min(needs))} of the "
-        f"{size_text(planned_job.job.memory_limit_bytes)} that a rank may allocate; more GPUs, "
-        "a shorter sequence or offload would help"
-        if needs
-        else "no plan ran; the failures above say why"
-    )

@@ -17,15 +17,17 @@ from reports.terminal import answer_panel, trials_table
 from reports.write import write_reports
 from runners.backends.launch import launch_for
 from runners.environment import environment_facts
+from tuner.cli.advice import helpful_changes, nothing_fits, nothing_legal
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import plan_prior
-from tuner.cli.setting import Planned, default_plans, nothing_fits, nothing_legal, planned
+from tuner.cli.setting import Planned, default_plans, planned
 from tuner.errors import UserError
 from tuner.job import Job
 from tuner.outcome import Measured
 from tuner.runner import Runner
 from tuner.samplers.registry import SAMPLERS, sampler_named
+from tuner.stack import COMPONENTS, installed_stack
 from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder
 from tuner.units import parsed_seconds
@@ -64,18 +66,34 @@ def run(options: argparse.Namespace) -> int:
     """0 with a winner, 1 when nothing ran, 130 when interrupted (state is saved)."""
     if options.ray_address is not None and options.runner != "ray":
         raise UserError(f"--ray-address needs --runner ray, got --runner {options.runner}")
-    job = planned(options.job)
-    if not job.space.plans:
-        print(f"paratune: {options.job}: {nothing_legal(job)}", file=sys.stderr)
-        return 1
+    job = planned(options.job, options.ray_address)
+    if not len(job.space.plans):
+        changes = helpful_changes(job.job)
+        print(f"paratune: {options.job}: {nothing_legal(job, changes)}", file=sys.stderr)
+        return 2 if job.job.asked else 1
     if options.dry_run:
         return _dry_run(job)
+    if options.runner != "simulated":
+        _check_stack(options.job, job.job)
     folder = StudyFolder(options.study or Path("studies") / options.job.stem)
     folder.create()
     with folder.locked():
         _keep_job(folder, job, options.runner)
         end = _studied(job, folder, options)
         return _finished(job, folder, end, options)
+
+
+def _check_stack(path: Path, job: Job) -> None:
+    """Trials run what is installed; legal plans of another stack may not even start."""
+    here = installed_stack().versions
+    differing = [name for name in COMPONENTS if job.stack.versions.get(name) != here.get(name)]
+    if differing:
+        name = differing[0]
+        raise UserError(
+            f"{path}: stack.{name} must be what is installed here ({here.get(name, 'none')}) to "
+            f"run trials, got {job.stack.versions.get(name, 'none')}; install it, remove it from "
+            "stack, or plan only with: paratune plans"
+        )
 
 
 def _dry_run(job: Planned) -> int:
@@ -204,7 +222,7 @@ def _say_end(
         console.print(trials_table(summary))
         console.print(answer_panel(summary, folder))
     else:
-        console.print(f"[bold]{nothing_fits(job)}[/bold]")
+        console.print(f"[bold]{nothing_fits(job, helpful_changes(job.job))}[/bold]")
     console.print(f"The study ended because {end.reason}. Its report: {folder.report_file}")
     if end.interrupted:
         console.print("Nothing is lost: the same command goes on where it stopped.")

@@ -1,0 +1,160 @@
+"""`paratune plans` and `paratune explain` as a user runs them, with no GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.tiny_job import LLAMA_CONFIG
+from tuner.cli.main import main
+
+MODEL = LLAMA_CONFIG | {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+}
+"""The shape of Llama 3 8B."""
+
+Run = tuple[int, Any, str]
+
+
+class Desk:
+    """A job file that a test may change, and the commands run on it."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (folder / "config.json").write_text(json.dumps(MODEL))
+        self.path = folder / "job.yaml"
+        self.capsys = capsys
+        self.values: dict[str, Any] = {
+            "workload": {"model": "config.json", "seq_len": 8192, "global_batch": 128},
+            "cluster": {"gpu": "h100-sxm-80gb", "gpus_per_node": 8},
+            "search": {"precision": "bf16"},
+        }
+
+    def json(self, command: str, *options: str) -> Run:
+        code, out, err = self.text(command, *options, "--json")
+        return code, json.loads(out), err
+
+    def text(self, command: str, *options: str) -> tuple[int, str, str]:
+        self.path.write_text(yaml.safe_dump(self.values))
+        self.capsys.readouterr()
+        code = main([command, str(self.path), *options])
+        told = self.capsys.readouterr()
+        return code, told.out, told.err
+
+
+@pytest.fixture
+def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
+    return Desk(tmp_path, capsys)
+
+
+def test_plans_are_ranked_those_that_fit_first_and_the_waterfall_adds_up(desk: Desk) -> None:
+    code, document, _ = desk.json("plans", "--top", "100000")
+    assert code == 0
+    plans = document["plans"]
+    assert len(plans) == document["num_legal"]
+    fits = [plan["fits"] for plan in plans]
+    assert fits == sorted(fits, reverse=True)
+    assert sum(fits) == document["num_fitting"] > 0
+    times = [plan["predicted_step_time_s"] for plan in plans if plan["fits"]]
+    assert times == sorted(times)
+    removed = sum(removal["removed"] for removal in document["waterfall"])
+    assert removed + document["num_legal"] == document["num_combinations"]
+
+
+def test_a_pinned_illegal_combination_is_refused_with_the_rule_and_what_to_free(
+    desk: Desk,
+) -> None:
+    desk.values["search"] |= {"backend": "deepspeed", "pp": 2, "zero_stage": 3}
+    code, document, err = desk.json("plans")
+    assert code == 2
+    assert document["num_legal"] == 0
+    assert "DS-20" in err
+    freed = {change["change"] for change in document["changes"]}
+    assert {"leave search.backend auto", "leave search.zero_stage auto"} <= freed
+    assert all(change["num_fitting"] > 0 for change in document["changes"])
+
+
+def test_a_batch_smaller_than_the_gpus_names_the_batch_that_would_do(desk: Desk) -> None:
+    desk.values["workload"]["global_batch"] = 4
+    desk.values["search"] |= {"tp": 1, "pp": 1, "cp": 1, "offload": "none"}
+    code, document, err = desk.json("plans")
+    assert code == 2
+    assert "global batch (4), got 1 * 8 = 8" in err
+    assert "make workload.global_batch 8 (now 4)" in {c["change"] for c in document["changes"]}
+
+
+@pytest.mark.parametrize("num_gpus", [3, 7])
+def test_an_odd_number_of_gpus_with_no_legal_plan_says_what_would_help(
+    desk: Desk, num_gpus: int
+) -> None:
+    desk.values["cluster"]["gpus_per_node"] = num_gpus
+    desk.values["search"] |= {"pp": 1}
+    code, document, err = desk.json("plans")
+    assert code == 2
+    assert f"* {num_gpus} = " in err
+    assert any("GPUs a node" in change["change"] for change in document["changes"])
+
+
+def test_what_never_fits_names_the_largest_term_and_the_changes_that_help(desk: Desk) -> None:
+    desk.values["search"] |= {"tp": 1, "pp": 1, "recompute": "none", "zero_stage": 0}
+    code, document, err = desk.json("plans")
+    assert code == 1
+    assert document["num_legal"] > document["num_fitting"] == 0
+    assert "none of" in err
+    assert "that a rank may allocate" in err
+    changes = {change["change"]: change for change in document["changes"]}
+    assert "leave search.zero_stage auto" in changes
+    for change in changes.values():
+        assert change["predicted_peak_memory_bytes"] < 80 * 2**30
+
+
+def test_an_illegal_plan_is_explained_by_every_rule_and_its_nearest_legal_plans(
+    desk: Desk,
+) -> None:
+    code, document, _ = desk.json("explain", "--plan", "backend=deepspeed,zero_stage=3,pp=2,tp=2")
+    assert code == 1
+    assert not document["legal"]
+    assert {"DS-20", "DS-24"} <= {rejection["rule"] for rejection in document["rejections"]}
+    nearest = [near["plan"] for near in document["nearest_plans"]]
+    assert nearest
+    assert all(plan["backend"] == "deepspeed" for plan in nearest)
+
+
+def test_a_legal_plan_that_does_not_fit_names_the_one_knob_that_would_help(desk: Desk) -> None:
+    code, document, _ = desk.json("explain", "--plan", "backend=megatron,micro_batch=4")
+    assert code == 0
+    assert document["legal"]
+    assert document["fits"] is False
+    assert sum(document["memory_bytes"].values()) > document["memory_limit_bytes"]
+    asked = document["plan"]
+    for near in document["nearest_plans"]:
+        assert near["fits"]
+        assert sum(near["plan"][knob] != asked[knob] for knob in asked) == 1
+    assert document["nearest_plans"]
+
+
+def test_the_text_for_people_holds_the_same_sentences(desk: Desk) -> None:
+    code, out, _ = desk.text("explain", "--plan", "backend=megatron,tp=3")
+    assert code == 1
+    assert "breaks G-03: tp must divide the GPUs of an NVLink domain (8)" in out
+    assert "Nearest legal plans" in out
+    code, out, _ = desk.text("plans", "--top", "3")
+    assert code == 0
+    assert "legal plans" in out
+    assert "Predicted, not" in out
+
+
+def test_a_plan_with_an_unknown_knob_is_refused_with_the_known_ones(desk: Desk) -> None:
+    code, _, err = desk.text("explain", "--plan", "tensor=4")
+    assert code == 2
+    assert "unknown knob 'tensor'" in err
+    assert "micro_batch" in err
