@@ -261,7 +261,7 @@ def _imported(settings: Settings, findings: Findings) -> Imported:
     stage = findings.knobs["zero_stage"]
     off = {"fp16": "fp16 is off", "bf16": "bf16 is off"}
     off.pop(str(findings.knobs["precision"]), None)
-    known = KNOWN_KEYS | off
+    known = {**KNOWN_KEYS, **off}
     meaningless = [
         IgnoredKey(key=key, reason=f"it has no effect with ZeRO stage {stage}")
         for key, _ in settings.left()

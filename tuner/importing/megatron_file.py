@@ -44,6 +44,7 @@ _KNOB_OPTIONS = frozenset(
         "--use-torch-fsdp2",
     ]
 )
+_RECOMPUTE_OPTIONS = ("--recompute-method", "--recompute-num-layers", "--recompute-modules")
 _SHAPE = (
     ("--num-layers", "num_layers"),
     ("--hidden-size", "hidden"),
@@ -247,7 +248,10 @@ def _imported(options: _Options, findings: Findings) -> Imported:
     for option, value in options.options.items():
         if option in read:
             continue
-        if option in _KNOB_OPTIONS:
+        if option in _RECOMPUTE_OPTIONS and "recompute" in findings.knobs:
+            why = "the recompute knob says it; what differs is among the notes"
+            ignored.append(IgnoredKey(key=option, reason=why))
+        elif option in _KNOB_OPTIONS:
             ignored.append(IgnoredKey(key=option, reason=_meaningless(option)))
         elif option not in known_flags() and option not in LAUNCHER_OPTIONS:
             unknown.append(option)
