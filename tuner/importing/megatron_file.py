@@ -59,6 +59,10 @@ def megatron_plan(text: str, file: Path, target: ImportTarget) -> Imported:
         UserError: an option that decides the plan is missing, wrong, or cannot be computed.
     """
     options = _Options(megatron_options(computed_script(text)), file=file, text=text)
+    if options.has("--deepspeed"):
+        raise options.error(
+            "--deepspeed", "is of the Megatron-DeepSpeed fork, which no framework here runs"
+        )
     options.check_cluster(target)
     findings = Findings.of("megatron")
     _read_degrees(options, findings, target)
