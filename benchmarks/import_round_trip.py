@@ -22,7 +22,7 @@ from tuner.plan import Backend, ParallelPlan
 from tuner.study_folder import write_launch_files
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-JOBS = ("tiny-cpu.yaml", "llama-3-8b-8xh100.yaml", "llama-3.1-405b-16384xh100.yaml")
+JOBS = ("tiny-cpu.yaml", "llama-3.1-405b-16384xh100.yaml", "llama-3-8b-8xh100.yaml")
 PLANS_PER_BACKEND = 300
 
 

@@ -86,10 +86,10 @@ def memory_chart(summary: Summary, limit_bytes: int) -> Figure:
         yanchor="top",
         xshift=-4,
     )
-    figure.update_xaxes(title_text=f"peak memory of the fullest rank, {unit}", rangemode="tozero")
+    figure.update_xaxes(title_text=f"peak memory, {unit}", rangemode="tozero")
     figure.update_yaxes(title_text="tokens/s of a rank", rangemode="tozero")
     _add_lanes(figure, summary)
-    return figure
+    return figure if summary.ranking else _lanes_alone(figure, summary)
 
 
 def _add_lanes(figure: Figure, summary: Summary) -> None:
@@ -133,6 +133,24 @@ def _add_lanes(figure: Figure, summary: Summary) -> None:
         },
         height=500 + 24 * len(kinds),
     )
+
+
+def _lanes_alone(figure: Figure, summary: Summary) -> Figure:
+    """Nothing trained: an empty plane would say nothing."""
+    figure.layout.shapes, figure.layout.annotations = (), ()
+    figure.update_layout(
+        xaxis={"visible": False},
+        yaxis={"visible": False, "domain": [0.99, 1]},
+        yaxis2={"domain": [0, 0.95]},
+        height=110 + 34 * len(summary.counts),
+    )
+    figure.data = [trace for trace in figure.data if trace.yaxis == "y2"]
+    shown: set[str] = set()
+    for trace in figure.data:
+        if trace.x:
+            trace.showlegend = trace.name not in shown
+            shown.add(trace.name)
+    return figure
 
 
 def order_chart(summary: Summary) -> Figure:
@@ -291,7 +309,7 @@ def _stacked(
             textposition="none",
             hovertemplate="%{text}",
         )
-    figure.update_layout(barmode="stack", bargap=0.35)
+    figure.update_layout(barmode="stack", bargap=0.35, legend_traceorder="normal")
     figure.update_yaxes(autorange="reversed", automargin=True, type="category")
     figure.update_xaxes(title_text=title)
     return figure
@@ -299,7 +317,13 @@ def _stacked(
 
 def _figure(height: int) -> Figure:
     figure = go.Figure()
-    axis = {"automargin": True, "ticks": "outside", "zeroline": False, "fixedrange": True}
+    axis = {
+        "title": {"font": {"size": 13}},
+        "automargin": True,
+        "ticks": "outside",
+        "zeroline": False,
+        "fixedrange": True,
+    }
     figure.update_layout(
         template=go.layout.Template(),
         height=height,

@@ -54,7 +54,8 @@ def _config(subject: Subject) -> dict[str, Any]:
         "machine_rank": 0,
         "main_training_function": "main",
         "rdzv_backend": "static" if spec.num_nodes == 1 else "c10d",
-        "use_cpu": subject.on_cpu,
+        # With it accelerate would leave DeepSpeed and FSDP out: there launch.sh says it instead.
+        "use_cpu": subject.on_cpu and _is_replicated(plan),
     }
     match plan.backend:
         case Backend.PYTORCH:
@@ -168,6 +169,7 @@ def _pytorch_needs(plan: ParallelPlan, data_parallel: int) -> tuple[Need, ...]:
 
 def _launch(subject: Subject) -> LaunchFile:
     where = "--main_process_port=0"
+    on_cpu = ("export ACCELERATE_USE_CPU=true",) if subject.on_cpu else ()
     comments: tuple[str, ...] = (f"./{LAUNCH_SCRIPT} train.py ...",)
     if subject.spec.num_nodes > 1:
         comments = (*comments, "On every node, MACHINE_RANK counting from 0.")
@@ -181,6 +183,7 @@ def _launch(subject: Subject) -> LaunchFile:
         subject,
         comments=comments,
         lines=(
+            *on_cpu,
             ': "${1:?the training script}"',
             'program=$(cd "$(dirname "$1")" && pwd)/$(basename "$1"); shift',
             'cd "$here"  # where the files that the YAML names are looked for',

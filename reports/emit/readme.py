@@ -84,7 +84,7 @@ def trial_numbers(trial: Trial, facts: StudyFacts) -> Numbers:
         case Measured(source=source) as measured:
             simulated = source is Source.SIMULATED
             said = "Simulated, nothing was started" if simulated else "Measured"
-            lines = (
+            lines: tuple[str, ...] = (
                 f"{said}: step time {interval_words(measured)}",
                 f"{said}: {measured.tokens_per_s:,.0f} tokens/s",
                 f"{said}: {size_text(measured.peak_memory_bytes)} at the peak of the fullest rank",

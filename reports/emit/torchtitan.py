@@ -7,6 +7,7 @@ function, which puts the TOML's tables over one of torchtitan's own models.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 from reports.emit.scripts import LAUNCH_SCRIPT, script, torchrun_words
@@ -16,7 +17,7 @@ from tuner.plan import Backend, Offload, ParallelPlan, Precision, Recompute
 
 TITAN_FILE = "torchtitan.toml"
 TITAN_MODULE = "torchtitan_plan"
-_BASES = {
+_BASES: Mapping[tuple[Any, Any, Any], str] = {
     ("llama", 32, 4096): "torchtitan.models.llama3.config_registry:llama3_8b",
     ("llama", 80, 8192): "torchtitan.models.llama3.config_registry:llama3_70b",
     ("llama", 126, 16384): "torchtitan.models.llama3.config_registry:llama3_405b",

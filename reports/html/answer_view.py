@@ -12,10 +12,8 @@ from reports.wording import (
     KIND_NAMES,
     comparison_words,
     headroom_words,
-    interval_words,
     plan_words,
     source_mark,
-    throughput_words,
     tie_words,
 )
 from tuner.launch import ENVIRONMENT_FILE
@@ -79,13 +77,8 @@ def answer_view(summary: Summary, facts: StudyFacts, study: StudyFiles) -> Answe
             **shared,  # type: ignore[arg-type]  # each by its name
         )
     mark = source_mark(summary.source)
-    sentences = [
-        f"Speed{mark}: {throughput_words(summary, best)} (95 % interval "
-        f"{_throughput_interval(best.measured)})",
-        f"Step time{mark}: {interval_words(best.measured)}, trial {best.number}",
-        f"Memory{mark}: {headroom_words(best.measured, facts.memory_limit_bytes)}",
-        *(f"Compared{mark}: {words}" for words in comparison_words(summary)),
-    ]
+    sentences = [f"Compared{mark}: {words}" for words in comparison_words(summary)]
+    sentences.append(f"Memory{mark}: {headroom_words(best.measured, facts.memory_limit_bytes)}")
     if (tie := tie_words(summary)) is not None:
         sentences.append(f"A tie: {tie}")
     return Answer(
@@ -151,12 +144,13 @@ def _tiles(summary: Summary, best: MeasuredTrial, facts: StudyFacts) -> tuple[Ti
         Tile(
             name="tokens/s of a rank",
             value=f"{summary.tokens_per_s_per_gpu(best):,.0f}",
-            words=f"{measured.tokens_per_s:,.0f} of all {summary.num_gpus}",
+            words=f"{measured.tokens_per_s:,.0f} of all {summary.num_gpus}; "
+            f"95 % interval {_throughput_interval(measured)}",
         ),
         Tile(
             name="a step",
             value=time_text(measured.step_time_s),
-            words=f"95 % interval {low} to {high}",
+            words=f"95 % interval {low} to {high}; trial {best.number}",
         ),
         Tile(
             name="peak memory",
@@ -168,7 +162,7 @@ def _tiles(summary: Summary, best: MeasuredTrial, facts: StudyFacts) -> tuple[Ti
     if summary.speedup_over_median is not None and len(summary.ranking) > 1:
         tiles.append(
             Tile(
-                name="the median plan's speed",
+                name="as fast as the median plan",
                 value=f"{summary.speedup_over_median:.2f}x",
                 words=f"of {len(summary.ranking)} plans that trained",
             )

@@ -125,11 +125,14 @@ def _memory(summary: Summary, facts: StudyFacts) -> Chart | None:
         if front
         else f"No plan trained; {len(summary.others)} trials did not."
     )
-    caption = (
-        "Up and to the left is better. No other plan is both faster and smaller than one on the "
-        "Pareto front. What did not train has no place here: it stands below, by the number of "
-        "its trial."
-    )
+    if not front:
+        caption = "No plan trained: each trial stands in the lane of what came of it."
+    else:
+        caption = (
+            "Up and to the left is better. No other plan is both faster and smaller than one on "
+            "the Pareto front. What did not train has no place here: it stands below, by the "
+            "number of its trial. Memory is that of the fullest rank."
+        )
     return Chart(
         id="chart-memory",
         figure=memory_chart(summary, facts.memory_limit_bytes),

@@ -18,6 +18,14 @@ from reports.write import write_reports
 from runners.backends.launch import launch_for
 from runners.environment import environment_facts
 from tuner.cli.advice import helpful_changes, nothing_fits, nothing_legal
+from tuner.cli.baseline import (
+    Document,
+    baseline_plan,
+    given_baseline,
+    settled_baseline,
+    with_baseline,
+)
+from tuner.cli.baseline_changes import explained
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import plan_prior
@@ -43,6 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runner", choices=("ray", "local", "simulated"), default="ray")
     parser.add_argument("--ray-address", metavar="A", help="of a running cluster; else a local Ray")
     parser.add_argument("--storage", metavar="URL", help="an Optuna storage instead of the journal")
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="what you run now, tried first: see the docs"
+    )
+    parser.add_argument(
+        "--baseline-arguments",
+        type=Path,
+        metavar="FILE",
+        help='Hugging Face TrainingArguments that fill in "auto" and the micro-batch',
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the sampler")
     parser.add_argument("--dry-run", action="store_true", help="show what the first trial starts")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -71,15 +88,18 @@ def run(options: argparse.Namespace) -> int:
         changes = helpful_changes(job.job)
         print(f"paratune: {options.job}: {nothing_legal(job, changes)}", file=sys.stderr)
         return 2 if job.job.asked else 1
+    baseline = given_baseline(options.baseline, options.baseline_arguments, job)
     if options.dry_run:
-        return _dry_run(job)
+        return _dry_run(job, baseline)
     if options.runner != "simulated":
         _check_stack(options.job, job.job)
     folder = StudyFolder(options.study or Path("studies") / options.job.stem)
     folder.create()
     with folder.locked():
-        _keep_job(folder, job, options.runner)
-        end = _studied(job, folder, options)
+        baseline = settled_baseline(folder, baseline, job)
+        job = with_baseline(job, baseline)
+        _keep_job(folder, job, options.runner, baseline)
+        end = _studied(job, folder, options, baseline)
         return _finished(job, folder, end, options)
 
 
@@ -96,8 +116,9 @@ def _check_stack(path: Path, job: Job) -> None:
         )
 
 
-def _dry_run(job: Planned) -> int:
-    first = next(iter([*default_plans(job.space).values(), *job.space.plans]))
+def _dry_run(job: Planned, baseline: Document | None) -> int:
+    own = [] if baseline is None else [baseline_plan(baseline)]
+    first = next(iter([*own, *default_plans(job.space).values(), *job.space.plans]))
     spec = launch_for(first, job.job.workload, job.job.cluster, job.job.measurement)
     print(f"{first.label()}: {spec.num_nodes} x {spec.ranks_per_node} ranks")
     for name, value in spec.env:
@@ -107,7 +128,7 @@ def _dry_run(job: Planned) -> int:
     return 0
 
 
-def _keep_job(folder: StudyFolder, job: Planned, runner: str) -> None:
+def _keep_job(folder: StudyFolder, job: Planned, runner: str, baseline: Document | None) -> None:
     """Keeps the job in the folder; a folder of another job is refused."""
     identity = {
         "workload": job.job.resolved["workload"],
@@ -134,6 +155,7 @@ def _keep_job(folder: StudyFolder, job: Planned, runner: str) -> None:
             "gpus_per_node": job.job.cluster.gpus_per_node,
             "memory_limit_bytes": job.job.memory_limit_bytes,
             "defaults": defaults,
+            "baseline": baseline,
             "job": dict(job.job.resolved),
         },
     )
@@ -157,7 +179,9 @@ def _cluster_identity(job: Job) -> dict[str, Any]:
     }
 
 
-def _studied(job: Planned, folder: StudyFolder, options: argparse.Namespace) -> StudyEnd:
+def _studied(
+    job: Planned, folder: StudyFolder, options: argparse.Namespace, baseline: Document | None
+) -> StudyEnd:
     budget = Budget(
         trials=options.trials or job.job.trials,
         time_s=options.time if options.time is not None else job.job.time_s,
@@ -174,6 +198,7 @@ def _studied(job: Planned, folder: StudyFolder, options: argparse.Namespace) -> 
         folder=folder,
         sampler=sampler,
         storage_url=options.storage,
+        current=None if baseline is None else baseline_plan(baseline),
     )
     try:
         return study.run(budget, view)
@@ -200,7 +225,7 @@ def _runner(job: Planned, options: argparse.Namespace) -> Runner:
 
 
 def _finished(job: Planned, folder: StudyFolder, end: StudyEnd, options: argparse.Namespace) -> int:
-    summary = folder_summary(folder)
+    summary = explained(job.job, folder, folder_summary(folder))
     write_reports(folder, summary)
     if options.json:
         print(json.dumps(study_document(folder, summary)))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 from tuner.errors import UserError
 from tuner.importing.accelerate_keys import KNOWN_KEYS
@@ -85,7 +87,7 @@ def _check_processes(settings: Settings, target: ImportTarget) -> None:
 def _precision(settings: Settings, target: ImportTarget) -> str:
     """Of the file, or of the Trainer, which accelerate takes where the file says no."""
     said = settings.word("mixed_precision", ("no", "fp16", "bf16", "fp8", "False"), "no")
-    if said in ("no", "False") and target.arguments is not None:
+    if said in ("no", "False"):
         for name in ("bf16", "fp16"):
             if argument(target, name) is True:
                 return name
@@ -94,11 +96,18 @@ def _precision(settings: Settings, target: ImportTarget) -> str:
 
 def _deepspeed_beside(settings: Settings, target: ImportTarget) -> Imported:
     key = "deepspeed_config.deepspeed_config_file"
-    path = settings.file.parent / str(settings.take(key))
+    named = str(settings.take(key))
+    path = settings.file.parent / named
     if not path.exists():
-        raise settings.error(key, f"must be a file beside this one, but there is no {path}")
+        path = Path(named)
+    if not path.exists():
+        raise settings.error(key, f"must be a file, here or beside this one, got {named}")
     text = read_text(path)
     values = json_values(text, path)
+    # accelerate fills "auto" in from its own file, and the Trainer from its arguments over it.
+    said = settings.word("mixed_precision", tuple(_PRECISIONS), "no")
+    own = {"bf16": said == "bf16", "fp16": said == "fp16"} if said != "no" else {}
+    target = replace(target, arguments={**own, **target.arguments})
     return deepspeed_plan(Settings(values, file=path, text=text), values, target)
 
 
@@ -193,8 +202,7 @@ def _read_fsdp1(settings: Settings, target: ImportTarget, findings: Findings) ->
 
 
 def _read_recompute(settings: Settings, target: ImportTarget, findings: Findings) -> None:
-    wanted = target.arguments is not None and argument(target, "gradient_checkpointing")
-    if wanted and "recompute" not in findings.knobs:
+    if argument(target, "gradient_checkpointing") and "recompute" not in findings.knobs:
         findings.found("recompute", "full", "gradient_checkpointing")
 
 
@@ -225,9 +233,9 @@ def _data_parallel(
 def _read_micro_batch(
     settings: Settings, target: ImportTarget, findings: Findings, data_parallel: int
 ) -> None:
-    if target.arguments is not None:
-        name = "per_device_train_batch_size"
-        findings.found("micro_batch", int(argument(target, name)), name)
+    name = "per_device_train_batch_size"
+    if (given := argument(target, name)) is not None:
+        findings.found("micro_batch", int(given), name)
         return
     counted = (
         "megatron_lm_config.megatron_lm_num_micro_batches",

@@ -99,13 +99,13 @@ class _Resolved:
         value = self._settings.take(key)
         name = _FROM_ARGUMENTS[key]
         if value == "auto":
-            if self._target.arguments is None:
+            if (filled := argument(self._target, name)) is None:
                 raise self._settings.error(
                     key,
                     f'is "auto", which the Trainer fills in from {name}; give its '
                     "TrainingArguments with --baseline-arguments FILE, or a number here",
                 )
-            return argument(self._target, name)
+            return filled
         given = (self._target.arguments or {}).get(name)
         if value is not None and given is not None and value != given:
             raise self._settings.error(
@@ -117,13 +117,13 @@ class _Resolved:
 
     def whole(self, key: str) -> int | None:
         value = self.value(key)
-        if value is None:
-            return None
-        return int(value) if value != self._settings.take(key) else self._settings.whole(key, 1)
+        if self._settings.take(key) != "auto":
+            return None if value is None else self._settings.whole(key, 1)
+        return int(value)
 
     def flag(self, key: str) -> bool:
         value = self.value(key)
-        return bool(value) if isinstance(value, bool | None) else self._settings.flag(key)
+        return bool(value) if self._settings.take(key) == "auto" else self._settings.flag(key)
 
 
 def _read_zero(settings: Settings, findings: Findings) -> None:
@@ -180,8 +180,7 @@ def _read_precision(settings: Settings, resolved: _Resolved, findings: Findings)
     precision = "bf16" if bf16 else "fp16" if fp16 else "fp32"
     if precision == "fp32" and settings.flag("torch_autocast.enabled"):
         dtype = str(settings.take("torch_autocast.dtype") or "bfloat16")
-        precision, key = ("fp16" if dtype.endswith("float16") else "bf16"), "torch_autocast.dtype"
-        precision = "bf16" if "bf" in dtype else precision
+        precision, key = ("bf16" if "bf" in dtype else "fp16"), "torch_autocast.dtype"
         findings.notes.append(
             f"torch_autocast keeps fp32 parameters; measured is {precision} with its own master "
             "weights"
@@ -194,7 +193,7 @@ def _read_recompute(settings: Settings, target: ImportTarget, findings: Findings
         findings.found("recompute", "full", "pipeline.activation_checkpoint_interval")
     elif (beside := _recompute_beside(settings.file)) is not None:
         findings.found("recompute", beside, f"recompute of {TRAINING_FILE}")
-    elif target.arguments is not None and argument(target, "gradient_checkpointing"):
+    elif argument(target, "gradient_checkpointing"):
         findings.found("recompute", "full", "gradient_checkpointing")
 
 
@@ -211,16 +210,14 @@ def _recompute_beside(file: Path) -> str | None:
 def _data_parallel(settings: Settings, target: ImportTarget, findings: Findings) -> int:
     degrees = {name: int(findings.knobs.get(name, 1)) for name in ("tp", "pp", "cp")}
     data_parallel = target.data_parallel(**degrees)
-    split = target.cluster.num_gpus // max(1, data_parallel)
     product = degrees["tp"] * degrees["pp"] * degrees["cp"]
-    if data_parallel < 1 or target.cluster.num_gpus % product:
+    if target.cluster.num_gpus % product:
         key = next(findings.keys[name] for name in degrees if degrees[name] > 1)
         raise settings.error(
             key,
             f"must divide the job's GPUs ({target.cluster.num_gpus}), with the other degrees, "
             f"got {product}; is the file of another cluster?",
         )
-    assert split == product
     return data_parallel
 
 
@@ -261,7 +258,7 @@ def _imported(settings: Settings, findings: Findings) -> Imported:
     stage = findings.knobs["zero_stage"]
     off = {"fp16": "fp16 is off", "bf16": "bf16 is off"}
     off.pop(str(findings.knobs["precision"]), None)
-    known = KNOWN_KEYS | off
+    known = {**KNOWN_KEYS, **off}
     meaningless = [
         IgnoredKey(key=key, reason=f"it has no effect with ZeRO stage {stage}")
         for key, _ in settings.left()

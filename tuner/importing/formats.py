@@ -41,13 +41,14 @@ def imported_plan(
     target = ImportTarget(
         cluster=cluster,
         workload=workload,
-        arguments=None if arguments is None else read_arguments(arguments),
+        arguments={} if arguments is None else read_arguments(arguments),
         arguments_file=arguments,
     )
     text = read_text(path)
     if path.suffix == ".toml":
         values = toml_values(text, path)
         if is_torchtitan(values):
+            _no_arguments(target, "torchtitan")
             return torchtitan_plan(Settings(values, file=path, text=text), target)
     elif path.suffix == ".json" or text.lstrip().startswith("{"):
         return _of_json(path, text, target)
@@ -56,6 +57,7 @@ def imported_plan(
         if is_accelerate(values):
             return accelerate_plan(Settings(values, file=path, text=text), target)
     elif any(option in text for option in ("--micro-batch-size", "-model-parallel-size")):
+        _no_arguments(target, "Megatron-LM")
         return megatron_plan(text, path, target)
     elif "--deepspeed" in text or "accelerate launch" in text:
         raise UserError(
@@ -73,6 +75,14 @@ def _of_json(path: Path, text: str, target: ImportTarget) -> Imported:
     if is_deepspeed(values):
         return deepspeed_plan(settings, values, target)
     raise _not_recognised(path)
+
+
+def _no_arguments(target: ImportTarget, framework: str) -> None:
+    if target.arguments_file is not None:
+        raise UserError(
+            f"--baseline-arguments must be for a DeepSpeed or accelerate file, got one of "
+            f"{framework}, which says all itself; leave it out"
+        )
 
 
 def _in_folder(folder: Path) -> Path:

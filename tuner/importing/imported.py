@@ -34,9 +34,10 @@ class ImportTarget:
 
     cluster: Cluster
     workload: Workload
-    arguments: Mapping[str, Any] | None
-    """Hugging Face TrainingArguments; None where none were given."""
+    arguments: Mapping[str, Any]
+    """Hugging Face TrainingArguments; empty where none were given."""
     arguments_file: Path | None
+    """None where none were given: then the Trainer's defaults are not assumed either."""
 
     def data_parallel(self, **degrees: int) -> int:
         """Ranks that see different data when the GPUs are split by these degrees, floored."""

@@ -44,6 +44,7 @@ _KNOB_OPTIONS = frozenset(
         "--use-torch-fsdp2",
     ]
 )
+_RECOMPUTE_OPTIONS = ("--recompute-method", "--recompute-num-layers", "--recompute-modules")
 _SHAPE = (
     ("--num-layers", "num_layers"),
     ("--hidden-size", "hidden"),
@@ -58,6 +59,10 @@ def megatron_plan(text: str, file: Path, target: ImportTarget) -> Imported:
         UserError: an option that decides the plan is missing, wrong, or cannot be computed.
     """
     options = _Options(megatron_options(computed_script(text)), file=file, text=text)
+    if options.has("--deepspeed"):
+        raise options.error(
+            "--deepspeed", "is of the Megatron-DeepSpeed fork, which no framework here runs"
+        )
     options.check_cluster(target)
     findings = Findings.of("megatron")
     _read_degrees(options, findings, target)
@@ -247,7 +252,10 @@ def _imported(options: _Options, findings: Findings) -> Imported:
     for option, value in options.options.items():
         if option in read:
             continue
-        if option in _KNOB_OPTIONS:
+        if option in _RECOMPUTE_OPTIONS and "recompute" in findings.knobs:
+            why = "the recompute knob says it; what differs is among the notes"
+            ignored.append(IgnoredKey(key=option, reason=why))
+        elif option in _KNOB_OPTIONS:
             ignored.append(IgnoredKey(key=option, reason=_meaningless(option)))
         elif option not in known_flags() and option not in LAUNCHER_OPTIONS:
             unknown.append(option)

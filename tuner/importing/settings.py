@@ -137,12 +137,22 @@ def sorted_out(
     for key, value in left:
         reason = known_reason(key, known)
         if reason is _MISSING:
-            unknown.append(key)
+            unknown.append(_unknown_block(key, known))
         elif reason is None:
             pinned.append(PinnedKey(key=key, value=value_text(value)))
         else:
             ignored.append(IgnoredKey(key=key, reason=str(reason)))
-    return tuple(unknown), tuple(ignored), tuple(pinned)
+    return tuple(dict.fromkeys(unknown)), tuple(ignored), tuple(pinned)
+
+
+def _unknown_block(key: str, known: Mapping[str, str | None]) -> str:
+    """The outermost block of an unknown key that nothing known stands in."""
+    parts = key.split(".")
+    for length in range(1, len(parts)):
+        block = ".".join(parts[:length])
+        if not any(name == block or name.startswith(f"{block}.") for name in known):
+            return block
+    return key
 
 
 def known_reason(key: str, known: Mapping[str, str | None]) -> object:

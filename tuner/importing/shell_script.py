@@ -48,7 +48,8 @@ def computed_script(text: str) -> str:
             assigned.setdefault(name, []).append((number, known, depth > 0))
             variables[name] = known
         lines.append(_computed(_without_let(code, variables), variables, number))
-    return "\n".join(_with_marked(line, _conditional(assigned)) for line in lines)
+    settled = _settled(assigned)
+    return "\n".join(_filled(line, settled) for line in lines)
 
 
 def unknown_part(value: str) -> str | None:
@@ -90,20 +91,23 @@ def _depth_change(code: str) -> int:
     return opened - len(re.findall(r"(?:^|[;\s])(?:fi|esac)\b", code))
 
 
-def _conditional(assigned: Mapping[str, list[tuple[int, str, bool]]]) -> dict[str, str]:
-    """Variables that a condition gives one value or another, with their mark."""
-    return {
-        name: f"@unknown.{values[-1][0]}.{name}@"
-        for name, values in assigned.items()
-        if len({value for _, value, _ in values}) > 1 and any(inside for _, _, inside in values)
-    }
+def _settled(assigned: Mapping[str, list[tuple[int, str, bool]]]) -> dict[str, str]:
+    """Variables with the one word that they have, or a mark where a condition decides."""
+    settled = {}
+    for name, values in assigned.items():
+        distinct = {value for _, value, _ in values}
+        if len(distinct) > 1 and any(inside for _, _, inside in values):
+            settled[name] = f"@unknown.{values[-1][0]}.{name}@"
+        elif len(distinct) == 1 and re.fullmatch(r"[\w.@]+", values[-1][1]):
+            settled[name] = values[-1][1]
+    return settled
 
 
-def _with_marked(line: str, conditional: Mapping[str, str]) -> str:
+def _filled(line: str, settled: Mapping[str, str]) -> str:
     match = _ASSIGNMENT.match(line)
-    if match and match[1] in conditional:
-        return f"{match[1]}={conditional[match[1]]}"
-    return _NAME.sub(lambda m: conditional.get(m[1] or m[3], m[0]), line)
+    if match and match[1] in settled:
+        return f"{match[1]}={settled[match[1]]}"
+    return _NAME.sub(lambda m: settled.get(m[1] or m[3], m[0]), line)
 
 
 def _computed(code: str, variables: Mapping[str, str], number: int) -> str:

@@ -57,14 +57,9 @@ def _script_values(text: str) -> dict[str, Any]:
 
 
 def argument(target: ImportTarget, name: str) -> Any:
-    """One argument, or what the Trainer takes where it is not given.
-
-    Raises:
-        KeyError: no arguments were given at all, or the name is none of those read here.
-    """
-    if target.arguments is None:
-        raise KeyError(name)
-    return target.arguments.get(name, _DEFAULTS[name])
+    """One argument, or what the Trainer takes where it is not given; None without arguments."""
+    default = None if target.arguments_file is None else _DEFAULTS[name]
+    return target.arguments.get(name, default)
 
 
 def check_world_size(target: ImportTarget) -> None:
@@ -74,7 +69,7 @@ def check_world_size(target: ImportTarget) -> None:
         UserError: it is another.
     """
     for name in ("world_size", "num_processes"):
-        said = (target.arguments or {}).get(name)
+        said = target.arguments.get(name)
         if said is not None and said != target.cluster.num_gpus:
             raise UserError(
                 f"{target.arguments_file}: {name} must be the job's GPUs "

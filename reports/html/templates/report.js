@@ -109,30 +109,44 @@
     return update;
   }
   const widthOf = (id) => byId(id).clientWidth;
-  async function draw() {
-    for (const [id, figure] of figures) {
-      await Plotly.newPlot(id, figure.data, figure.layout, {
-        displayModeBar: false, responsive: true, scrollZoom: false, doubleClick: false,
-      });
-      await Plotly.relayout(id, { ...themed(figure.layout, dark.matches), width: null, autosize: true });
-      byId(id).dataset.drawn = "1";
+  const drawn = new Set();
+  function draw(id, figure) {
+    if (drawn.has(id)) return;
+    drawn.add(id);
+    const layout = structuredClone(figure.layout);
+    for (const [path, value] of Object.entries(themed(layout, dark.matches))) {
+      const [owner, key] = [path.split(".").slice(0, -1), path.split(".").at(-1)];
+      owner.reduce((at, name) => (at[name] ??= {}), layout)[key] = value;
     }
-    document.documentElement.dataset.charts = String(figures.length);
+    Plotly.newPlot(id, figure.data, layout, {
+      displayModeBar: false, responsive: true, scrollZoom: false, doubleClick: false,
+    });
+    byId(id).dataset.drawn = "1";
   }
-  draw();
-  dark.addEventListener("change", () => {
-    for (const [id, figure] of figures) Plotly.relayout(id, themed(figure.layout, dark.matches));
-  });
+  const drawAll = () => { for (const [id, figure] of figures) draw(id, figure); };
+  // A thousand trials make many marks: a chart is drawn when the reader comes near it.
+  if ("IntersectionObserver" in window) {
+    const near = new IntersectionObserver((entries) => {
+      for (const entry of entries.filter((e) => e.isIntersecting)) {
+        near.unobserve(entry.target);
+        draw(entry.target.id, figures.find(([id]) => id === entry.target.id)[1]);
+      }
+    }, { rootMargin: "300px" });
+    for (const [id] of figures) near.observe(byId(id));
+  } else {
+    drawAll();
+  }
+  const relayoutDrawn = (update) => {
+    for (const [id, figure] of figures) if (drawn.has(id)) Plotly.relayout(id, update(id, figure));
+  };
+  dark.addEventListener("change", () => relayoutDrawn((id, figure) => themed(figure.layout, dark.matches)));
   // Paper is light, and narrower than most screens.
   window.addEventListener("beforeprint", () => {
-    for (const [id, figure] of figures) {
-      Plotly.relayout(id, { ...themed(figure.layout, false), width: Math.min(680, widthOf(id)) });
-    }
+    drawAll();
+    relayoutDrawn((id, figure) => ({ ...themed(figure.layout, false), width: Math.min(680, widthOf(id)) }));
   });
   window.addEventListener("afterprint", () => {
-    for (const [id, figure] of figures) {
-      Plotly.relayout(id, { ...themed(figure.layout, dark.matches), width: widthOf(id) });
-      Plotly.relayout(id, { width: null, autosize: true });
-    }
+    relayoutDrawn((id, figure) => ({ ...themed(figure.layout, dark.matches), width: widthOf(id) }));
+    relayoutDrawn(() => ({ width: null, autosize: true }));
   });
 })();
