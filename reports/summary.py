@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from reports.baseline import Baseline, BaselineResult, baseline_result
 from tuner.outcome import Measured, OutOfMemory, Source
 from tuner.plan import Backend, ParallelPlan
 from tuner.trial import Trial
@@ -56,6 +57,8 @@ class Summary:
     counts: tuple[tuple[str, int], ...]
     """Trials by kind of outcome, most frequent first."""
     defaults: tuple[DefaultPlan, ...]
+    baseline: BaselineResult | None = None
+    """The user's own plan, where one was given."""
 
     @property
     def best(self) -> MeasuredTrial | None:
@@ -107,6 +110,7 @@ def summarize(
     *,
     num_gpus: int,
     defaults: Mapping[Backend, ParallelPlan],
+    baseline: Baseline | None = None,
 ) -> Summary:
     """The summary of these trials.
 
@@ -114,6 +118,7 @@ def summarize(
         trials: all of the study.
         num_gpus: of the whole cluster; every plan uses all of them.
         defaults: each framework's own plan, where it is legal.
+        baseline: the user's own plan, where one was given.
 
     Raises:
         ValueError: measured and simulated numbers are mixed.
@@ -128,6 +133,11 @@ def summarize(
         counts=tuple((str(kind), number) for kind, number in counts.most_common()),
         defaults=tuple(
             _default(backend, plan, trials, ranking) for backend, plan in defaults.items()
+        ),
+        baseline=(
+            None
+            if baseline is None
+            else baseline_result(baseline, trials, ranking[0].trial if ranking else None)
         ),
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from search_spaces.options import knob_options
@@ -41,24 +42,43 @@ def search_space(setting: Setting, asked: Mapping[str, tuple[PlanValue, ...]]) -
         setting: what is trained, on what, with which versions.
         asked: options per knob as the user gave them; a missing knob is automatic.
     """
+    return _left(setting, knob_options(setting, asked), RULES)
+
+
+def binding_removals(
+    setting: Setting, asked: Mapping[str, tuple[PlanValue, ...]]
+) -> tuple[Removal, ...]:
+    """Where no plan is legal: the rules without any one of which some would be.
+
+    Each with the numbers of a plan that breaks it alone. Empty where several stand in the way.
+    """
     options = knob_options(setting, asked)
-    rules = [rule for rule in RULES if rule.binds(setting.stack)]
+    binding = []
+    for removal in _left(setting, options, RULES).waterfall:
+        rule = next(rule for rule in RULES if rule.id == removal.rule)
+        without = _left(setting, options, [other for other in RULES if other is not rule])
+        if len(without.plans):
+            says = rule.says(without.plans[0], setting)
+            binding.append(replace(removal, removed=len(without.plans), example=says))
+    return tuple(binding)
+
+
+def _left(
+    setting: Setting, options: Mapping[str, tuple[PlanValue, ...]], rules: Sequence[Rule]
+) -> SearchSpace:
+    bound = [rule for rule in rules if rule.binds(setting.stack)]
     arrays = PlanArrays(columns={})
     waterfall = []
     for position, name in enumerate(_ORDER):
         arrays = arrays.crossed(name, options[name])
         left_open = prod(len(options[later]) for later in _ORDER[position + 1 :])
-        for rule in (rule for rule in rules if _last_knob(rule) == name):
+        for rule in (rule for rule in bound if _last_knob(rule) == name):
             broken = backend_mask(arrays, rule.backends) & rule.breaks(arrays, setting)
             removed = int(broken.sum()) * left_open
             if removed:
+                says = rule.says(arrays[int(broken.argmax())], setting)
                 waterfall.append(
-                    Removal(
-                        rule=rule.id,
-                        removed=removed,
-                        sentence=rule.summary,
-                        example=rule.says(arrays[int(broken.argmax())], setting),
-                    )
+                    Removal(rule=rule.id, removed=removed, sentence=rule.summary, example=says)
                 )
                 arrays = arrays.kept(~broken)
     return SearchSpace(

@@ -10,12 +10,25 @@ from search_spaces.rule import ALL, Rule, Setting
 from tuner.cluster import Device
 from tuner.model_shape import ModelShape
 from tuner.plan import Backend, ParallelPlan
-from tuner.plan_arrays import BoolArray, PlanArrays
+from tuner.plan_arrays import BoolArray, IntArray, PlanArrays
 
 
 def _divisors_text(number: int) -> str:
     divisors = [str(n) for n in range(1, number + 1) if number % n == 0]
     return ", ".join(divisors[:8]) + (", ..." if len(divisors) > 8 else "")
+
+
+_DISTRIBUTIONS = {
+    Backend.PYTORCH: "torch",
+    Backend.DEEPSPEED: "deepspeed",
+    Backend.MEGATRON: "megatron-core",
+}
+"""What must be installed for a backend to run."""
+
+
+def _missing_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
+    missing = [str(b) for b, name in _DISTRIBUTIONS.items() if not setting.stack.has(name)]
+    return arrays.equals("backend", *missing)
 
 
 def _degrees_break(arrays: PlanArrays, setting: Setting) -> BoolArray:
@@ -75,13 +88,19 @@ def _precision_says(plan: ParallelPlan, setting: Setting) -> str:
     )
 
 
+def _sharding_ranks(arrays: PlanArrays, setting: Setting) -> IntArray:
+    """Ranks that states can be sharded over, shape (n,): Megatron's include those of cp."""
+    context = np.where(arrays.equals("backend", "megatron"), arrays.ints("cp"), 1)
+    return setting.data_parallel(arrays) * context
+
+
 def _zero_alone_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
-    return (arrays.ints("zero_stage") > 0) & (setting.data_parallel(arrays) == 1)
+    return (arrays.ints("zero_stage") > 0) & (_sharding_ranks(arrays, setting) == 1)
 
 
 def _replicas_break(arrays: PlanArrays, setting: Setting) -> BoolArray:
     replicas = arrays.ints("dp_replicate")
-    data = setting.data_parallel(arrays)
+    data = _sharding_ranks(arrays, setting)
     megatron = arrays.equals("backend", "megatron")
     deepspeed = arrays.equals("backend", "deepspeed")
     least = np.where(megatron, 1, np.where(deepspeed, 3, 2))
@@ -158,7 +177,8 @@ def _own_module_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
     if setting.workload.shape is not None:
         return np.zeros(len(arrays), dtype=np.bool_)
     split = (arrays.ints("tp") > 1) | (arrays.ints("pp") > 1)
-    return split | ~arrays.equals("recompute", "none") | arrays.equals("backend", "megatron")
+    recomputed = arrays.equals("backend", "deepspeed") & ~arrays.equals("recompute", "none")
+    return split | recomputed | arrays.equals("backend", "megatron")
 
 
 def _offload_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
@@ -168,6 +188,19 @@ def _offload_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
 
 
 GENERAL_RULES: tuple[Rule, ...] = (
+    Rule(
+        id="G-14",
+        backends=ALL,
+        knobs=("backend",),
+        breaks=_missing_breaks,
+        says=lambda plan, _: (
+            f"backend {plan.backend} needs {_DISTRIBUTIONS[plan.backend]}, which is not "
+            "installed; install it, name it under stack to plan for another machine, or use "
+            "another backend"
+        ),
+        summary="the backend's framework must be installed, or named under stack",
+        source="ours: nothing is tried that cannot start",
+    ),
     Rule(
         id="G-02",
         backends=ALL,
@@ -269,11 +302,11 @@ GENERAL_RULES: tuple[Rule, ...] = (
         knobs=("tp", "pp", "recompute"),
         breaks=_own_module_breaks,
         says=lambda plan, setting: (
-            f"a user's own module ({setting.workload.model.name}) must have tp 1, pp 1, "
-            "recompute none and a backend other than megatron, as its layers are not known; got "
+            f"a user's own module ({setting.workload.model.name}) must have tp 1, pp 1, a backend "
+            "other than megatron, and recompute none with deepspeed: its layers are not known; got "
             f"{plan.label()}; give a config.json to split the model"
         ),
-        summary="a user's own module is not split: tp 1, pp 1, recompute none, not megatron",
+        summary="a user's own module is not split; not megatron, no recompute in deepspeed",
         source="ours: nothing is known of the module's layers",
     ),
     _shape_rule("S-01", "tp", "num_heads", "the attention heads"),
@@ -284,14 +317,20 @@ GENERAL_RULES: tuple[Rule, ...] = (
         "the key-value heads",
         (Backend.PYTORCH, Backend.DEEPSPEED),
     ),
-    _shape_rule("S-03", "tp", "ffn", "the feed-forward size"),
+    _shape_rule(
+        "S-03",
+        "tp",
+        "ffn",
+        "the feed-forward size",
+        (Backend.PYTORCH, Backend.DEEPSPEED),
+    ),
     Rule(
         id="S-04",
-        backends=ALL,
+        backends=(Backend.DEEPSPEED,),
         knobs=("pp", "vpp"),
         breaks=_layers_break,
         says=_layers_say,
         summary="pp * vpp must divide the layers",
-        source="megatron/core/transformer/transformer_block.py; equal stages",
+        source="ours: equal stages; an uneven one sets the pace of all",
     ),
 )

@@ -38,7 +38,8 @@ def _automatic(setting: Setting) -> dict[str, tuple[PlanValue, ...]]:
         "micro_batch": _powers_of_two(min(workload.global_batch_sequences, _MAX_MICRO_BATCH)),
         "tp": _divisors(cluster.gpus_per_nvlink_domain),
         "pp": _divisors(cluster.num_gpus, most=layers),
-        "vpp": _divisors(layers),
+        # Megatron can count the embedding and the loss as a layer each (126 layers over 16 stages).
+        "vpp": tuple(sorted({*_divisors(layers), *_divisors(layers + 2)})),
         "cp": _divisors(cluster.num_gpus, most=_MAX_CP if cuda else 1),
         "ep": _divisors(experts),
         "sequence_parallel": (False, True),

@@ -3,55 +3,33 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import psutil
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
 
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
-from tuner.hf_config import hf_model
+from tuner.job_cluster import EXAMPLE_TEXT, ClusterSection, described_cluster, section_of_text
+from tuner.job_fields import Degree, Degrees, Listed, Seconds, Size, Strict
+from tuner.job_model import given_model, job_model
+from tuner.job_stack import StackSection, planned_stack
 from tuner.launch import Measurement
 from tuner.outcome import Phase
 from tuner.plan import Backend, Offload, PlanValue, Precision, Recompute
-from tuner.presets import CPU_NAME, GPUS, cpu_rank, gpu_named
-from tuner.units import parsed_bytes, parsed_seconds, size_text
-from tuner.workload import FactoryModel, Model, Workload
+from tuner.stack import Stack
+from tuner.units import size_text
+from tuner.workload import Model, Workload
 
 
-def _size(value: Any) -> Any:
-    return parsed_bytes(value) if isinstance(value, str) else value
-
-
-def _time(value: Any) -> Any:
-    return parsed_seconds(value) if isinstance(value, str) else value
-
-
-def _listed(value: Any) -> Any:
-    if value == "auto":
-        return None
-    return value if isinstance(value, list) or value is None else [value]
-
-
-Size = Annotated[int, BeforeValidator(_size), Field(gt=0)]
-Seconds = Annotated[float, BeforeValidator(_time), Field(gt=0)]
-Degree = Annotated[int, Field(ge=1, strict=True)]
-Degrees = Annotated[list[Degree] | None, BeforeValidator(_listed), Field(min_length=1)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class WorkloadSection(_Strict):
+class WorkloadSection(Strict):
     """``workload``: what is trained."""
 
-    model: str
+    model: Annotated[str | dict[str, Any], PlainValidator(given_model)]
+    """Whatever names or gives a model: see ``tuner.job_model``."""
     seq_len: Degree
     global_batch: Degree
     optimizer: Literal["adamw"] = "adamw"
@@ -61,23 +39,13 @@ class WorkloadSection(_Strict):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
-class ClusterSection(_Strict):
-    """``cluster``: what it is trained on."""
-
-    gpu: str
-    num_nodes: Degree = 1
-    gpus_per_node: Degree
-    memory: Size | None = None
-    """Of one GPU; needed only to plan with less than the datasheet says."""
-
-
-class SearchSection(_Strict):
+class SearchSection(Strict):
     """``search``: a list, one value, or auto for every knob."""
 
-    backend: Annotated[list[Backend] | None, BeforeValidator(_listed), Field(min_length=1)] = None
+    backend: Annotated[list[Backend] | None, Listed, Field(min_length=1)] = None
     zero_stage: Annotated[
         list[Annotated[int, Field(ge=0, le=3, strict=True)]] | None,
-        BeforeValidator(_listed),
+        Listed,
         Field(min_length=1),
     ] = None
     dp_replicate: Degrees = None
@@ -89,40 +57,36 @@ class SearchSection(_Strict):
     ep: Degrees = None
     sequence_parallel: Annotated[
         list[Annotated[bool, Field(strict=True)]] | None,
-        BeforeValidator(_listed),
+        Listed,
         Field(min_length=1),
     ] = None
-    precision: Annotated[list[Precision] | None, BeforeValidator(_listed), Field(min_length=1)] = (
-        None
-    )
-    recompute: Annotated[list[Recompute] | None, BeforeValidator(_listed), Field(min_length=1)] = (
-        None
-    )
-    offload: Annotated[list[Offload] | None, BeforeValidator(_listed), Field(min_length=1)] = None
+    precision: Annotated[list[Precision] | None, Listed, Field(min_length=1)] = None
+    recompute: Annotated[list[Recompute] | None, Listed, Field(min_length=1)] = None
+    offload: Annotated[list[Offload] | None, Listed, Field(min_length=1)] = None
 
 
-class BudgetSection(_Strict):
+class BudgetSection(Strict):
     """``budget``: when the study stops."""
 
     trials: Degree = 30
     time: Seconds | None = None
 
 
-class MemorySection(_Strict):
+class MemorySection(Strict):
     """``memory``: what a rank may allocate."""
 
     margin: Annotated[float, Field(ge=0, lt=1)] = 0.05
     limit: Size | None = None
 
 
-class MeasureSection(_Strict):
+class MeasureSection(Strict):
     """``measure``: whole optimizer steps of a trial."""
 
     warmup_steps: Degree = 2
     steps: Annotated[int, Field(ge=2, strict=True)] = 5
 
 
-class LimitsSection(_Strict):
+class LimitsSection(Strict):
     """``limits``: how long a trial may stay in each phase."""
 
     start: Seconds = 120
@@ -132,16 +96,17 @@ class LimitsSection(_Strict):
     steps: Seconds = 600
 
 
-class JobFile(_Strict):
+class JobFile(Strict):
     """The whole job file."""
 
     workload: WorkloadSection
-    cluster: ClusterSection | Literal["auto"] = "auto"
+    cluster: Annotated[ClusterSection | Literal["auto"], BeforeValidator(section_of_text)] = "auto"
     search: SearchSection = SearchSection()
     budget: BudgetSection = BudgetSection()
     memory: MemorySection = MemorySection()
     measure: MeasureSection = MeasureSection()
     limits: LimitsSection = LimitsSection()
+    stack: StackSection = StackSection()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +115,8 @@ class Job:
 
     workload: Workload
     cluster: Cluster
+    stack: Stack
+    """Versions to plan for: installed here, except where the file names others."""
     asked: Mapping[str, tuple[PlanValue, ...]]
     """Options per knob that the user gave; a missing knob is automatic."""
     trials: int
@@ -182,6 +149,7 @@ def read_job(path: Path, found: Callable[[], Cluster]) -> Job:
     return Job(
         workload=_workload(path, file.workload),
         cluster=cluster,
+        stack=planned_stack(file.stack),
         asked=asked,
         trials=file.budget.trials,
         time_s=file.budget.time,
@@ -245,7 +213,7 @@ def _sentence(problem: Any) -> str:
     key = ".".join(place)
     got = problem["input"]
     if "literal['auto']" in problem["loc"]:
-        return "" if isinstance(got, dict) else f"{key} must be auto or a section, got {got!r}"
+        return "" if isinstance(got, dict) else _cluster_sentence(key, got)
     match problem["type"]:
         case "extra_forbidden":
             return _unknown_key(place)
@@ -260,6 +228,13 @@ def _sentence(problem: Any) -> str:
         case _:
             said = problem["msg"][0].lower() + problem["msg"][1:]
             return f"{key}: {said.replace('input should', 'it must')}, got {got!r}"
+
+
+def _cluster_sentence(key: str, got: Any) -> str:
+    return (
+        f"{key} must be auto, a section, or nodes x GPUs of each and their name as in "
+        f"'{EXAMPLE_TEXT}', got {got!r}"
+    )
 
 
 def _unknown_key(place: list[str]) -> str:
@@ -288,7 +263,7 @@ def _workload(path: Path, section: WorkloadSection) -> Workload:
         seed=section.seed,
     )
     shape = workload.shape
-    if shape is not None and section.seq_len > shape.max_positions:
+    if shape is not None and 0 < shape.max_positions < section.seq_len:
         raise UserError(
             f"{path}: workload.seq_len must be at most the model's max_position_embeddings "
             f"({shape.max_positions}), got {section.seq_len}"
@@ -297,68 +272,14 @@ def _workload(path: Path, section: WorkloadSection) -> Workload:
 
 
 def _model(path: Path, section: WorkloadSection) -> Model:
-    named = f"{path}: workload.model"
-    module, colon, factory = section.model.partition(":")
-    if colon and not section.model.endswith(".json"):
-        if not all(part.isidentifier() for part in [*module.split("."), factory]):
-            raise UserError(
-                f"{named} must be package.module:factory or a path to config.json, "
-                f"got {section.model!r}"
-            )
-        if section.vocab_size is None:
-            raise UserError(
-                f"{path}: workload.vocab_size must be given with a model factory "
-                f"({section.model}): token ids are drawn below it"
-            )
-        return FactoryModel(factory=section.model, vocab=section.vocab_size)
-    if section.vocab_size is not None:
-        raise UserError(
-            f"{path}: workload.vocab_size must not be given with a config.json, which has its "
-            f"own; got {section.vocab_size}; remove it"
-        )
-    model_path = path.parent / section.model
-    if model_path.is_dir():
-        model_path /= "config.json"
-    return hf_model(model_path, named=named)
+    return job_model(section.model, path=path, vocab_size=section.vocab_size)
 
 
 def _cluster(path: Path, file: JobFile, found: Callable[[], Cluster]) -> Cluster:
     section = file.cluster
     if section == "auto":
         return found()
-    if section.gpu.lower() == CPU_NAME:
-        memory = section.memory or file.memory.limit or _cpu_share_bytes(section)
-        gpu = cpu_rank(memory)
-    else:
-        known = gpu_named(section.gpu)
-        if known is None:
-            raise UserError(
-                f"{path}: cluster.gpu must be a known GPU, got {section.gpu!r}; "
-                f"known are {_known_gpus()}"
-            )
-        gpu = known
-    if section.memory is not None and section.memory > gpu.memory_bytes:
-        raise UserError(
-            f"{path}: cluster.memory must be at most what a {gpu.name} has "
-            f"({size_text(gpu.memory_bytes)}), got {size_text(section.memory)}"
-        )
-    return Cluster(gpu=gpu, num_nodes=section.num_nodes, gpus_per_node=section.gpus_per_node)
-
-
-def _known_gpus() -> str:
-    return ", ".join([gpu.name for gpu in GPUS] + [CPU_NAME])
-
-
-def _cpu_share_bytes(section: ClusterSection) -> int:
-    """Four fifths of this machine's memory, shared by the ranks of a node."""
-    return int(psutil.virtual_memory().total * 0.8 / section.gpus_per_node)
-
-
-def cpu_cluster_of_this_machine() -> Cluster:
-    """One CPU rank a core, four fifths of the memory shared among them."""
-    num_ranks = len(os.sched_getaffinity(0))
-    memory = int(psutil.virtual_memory().total * 0.8 / num_ranks)
-    return Cluster(gpu=cpu_rank(memory), gpus_per_node=num_ranks)
+    return described_cluster(section, file.memory.limit, named=f"{path}: cluster")
 
 
 def _memory_limit_bytes(path: Path, file: JobFile, cluster: Cluster) -> int:

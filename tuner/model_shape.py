@@ -96,7 +96,9 @@ class ModelShape:
     tied_embeddings: bool
     params: ParamCounts
     sliding_window: int = 0
-    """Tokens that a query sees back; 0 = all."""
+    """Tokens that a query sees back in the windowed layers; 0 = all."""
+    num_windowed_layers: int = 0
+    """Layers that keep to ``sliding_window``; the others see everything."""
     experts: Experts | None = None
     """None = every layer is dense."""
     latent_attention: LatentAttention | None = None

@@ -79,6 +79,8 @@ class Study:
     folder: StudyFolder
     sampler: optuna.samplers.BaseSampler
     storage_url: str | None = None
+    current: ParallelPlan | None = None
+    """The plan that the user has: tried before all others, whatever the sampler."""
     clock: Callable[[], float] = time.time
 
     def run(self, budget: Budget, listener: StudyListener) -> StudyEnd:
@@ -137,6 +139,8 @@ class Study:
 
     def _tried(self, plan: ParallelPlan, number: int, listener: StudyListener) -> Trial:
         reason = self.sampler.reason if isinstance(self.sampler, PlanSampler) else ""
+        if plan == self.current:
+            reason = "the plan in use (--baseline)"
         listener.trial_started(number, plan, reason)
         started = self.clock()
         outcome = self.runner.run(
@@ -178,6 +182,8 @@ class Study:
         for trial in trials:
             if trial.number not in known:
                 study.add_trial(_frozen(trial, self.space.knobs))
+        if self.current is not None and self.current not in {trial.plan for trial in trials}:
+            study.enqueue_trial(self.current.to_dict(), skip_if_exists=True)
         return study
 
     def _storage(self) -> str | JournalStorage:

@@ -7,15 +7,10 @@ from typing import Any
 
 from runners.backends.training_file import shared_files
 from tuner.cluster import Cluster, Device
-from tuner.errors import UserError
 from tuner.launch import DEEPSPEED_FILE, LaunchFile, LaunchSpec, Measurement
 from tuner.plan import Offload, ParallelPlan, Precision, Recompute
-from tuner.workload import HfModel, Workload
+from tuner.workload import Workload
 
-SPLIT_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-"""Hugging Face model types whose layers can be split (tp)."""
-STAGED_FAMILIES = ("llama", "qwen2", "qwen3")
-"""Those that can be dealt out to stages (pp): layers in a stage get no sliding-window mask."""
 _LARGEST_BUCKET = 500_000_000
 """Elements; DeepSpeed's own default, 1 GB in 16 bits."""
 _STAGE_PARTITION = "type:PipelineLayer"
@@ -25,22 +20,7 @@ _STAGE_PARTITION = "type:PipelineLayer"
 def deepspeed_launch(
     plan: ParallelPlan, workload: Workload, cluster: Cluster, measurement: Measurement
 ) -> LaunchSpec:
-    """The launch of this plan; pure.
-
-    Raises:
-        UserError: the model or the plan is one that the bench cannot train.
-    """
-    broken = [
-        sentence
-        for is_broken, sentence in (
-            *_unsupported(plan, cluster),
-            *_combined(plan),
-            *_model_refusals(plan, workload),
-        )
-        if is_broken
-    ]
-    if broken:
-        raise UserError(f"a deepspeed plan must have {'; '.join(broken)}; try another plan")
+    """The launch of a plan that the rules call legal; pure."""
     config = json.dumps(_config(plan, workload, cluster), indent=2) + "\n"
     # DeepSpeed leaves recomputation to the training script, but for whole layers of a pipeline.
     in_config = plan.pp > 1 and plan.recompute is Recompute.FULL
@@ -55,77 +35,6 @@ def deepspeed_launch(
             LaunchFile(name=DEEPSPEED_FILE, text=config),
         ),
         env=(("DS_ACCELERATOR", "cpu"),) if on_cpu else (),
-    )
-
-
-def _unsupported(plan: ParallelPlan, cluster: Cluster) -> tuple[tuple[bool, str], ...]:
-    on_cpu = cluster.gpu.device is Device.CPU
-    return (
-        (plan.vpp > 1, f"vpp 1, got {plan.vpp}"),
-        (plan.cp > 1, f"cp 1, got {plan.cp}"),
-        (plan.ep > 1, f"ep 1, got {plan.ep}"),
-        (plan.sequence_parallel, "sequence_parallel false, got true"),
-        (plan.precision is Precision.FP8, "precision fp32, fp16 or bf16, got fp8"),
-        (
-            plan.offload is not Offload.NONE and on_cpu,
-            f"offload none where ranks run on CPUs, got {plan.offload}",
-        ),
-    )
-
-
-def _combined(plan: ParallelPlan) -> tuple[tuple[bool, str], ...]:
-    stage, offload = plan.zero_stage, plan.offload
-    return (
-        (plan.pp > 1 and stage > 1, f"zero_stage 0 or 1 for pp {plan.pp}, got {stage}"),
-        (plan.pp > 1 and plan.tp > 1, f"tp or pp 1, got tp {plan.tp} and pp {plan.pp}"),
-        (plan.pp > 1 and offload is not Offload.NONE, f"offload none for pp {plan.pp}"),
-        (
-            plan.dp_replicate > 1 and stage < 3,
-            f"zero_stage 3 for dp_replicate {plan.dp_replicate}, got {stage}",
-        ),
-        # DeepSpeed makes hpZ groups of neighbouring ranks: of tensor-parallel ones, too.
-        (
-            plan.dp_replicate > 1 and plan.tp > 1,
-            f"tp 1 for dp_replicate {plan.dp_replicate}, got {plan.tp}",
-        ),
-        (
-            offload is Offload.OPTIMIZER and stage == 0,
-            "zero_stage 1, 2 or 3 to offload the optimizer, got 0",
-        ),
-        (
-            offload is Offload.PARAMS and stage < 3,
-            f"zero_stage 3 to offload parameters, got {stage}",
-        ),
-    )
-
-
-def _model_refusals(plan: ParallelPlan, workload: Workload) -> tuple[tuple[bool, str], ...]:
-    model, split = workload.model, plan.tp > 1 or plan.pp > 1
-    if not isinstance(model, HfModel):
-        changed = split or plan.recompute is not Recompute.NONE
-        return ((changed, f"tp 1, pp 1, recompute none for a model of your own ({model.name})"),)
-    shape = model.shape
-    split_families, staged = ", ".join(SPLIT_FAMILIES), ", ".join(STAGED_FAMILIES)
-    return (
-        (
-            plan.tp > 1 and shape.family not in SPLIT_FAMILIES,
-            f"tp 1 except for {split_families} models, got {shape.family}",
-        ),
-        (
-            plan.pp > 1 and shape.family not in STAGED_FAMILIES,
-            f"pp 1 except for {staged} models, got {shape.family}",
-        ),
-        # AutoTP splits a tied head by vocabulary and leaves its logits in parts.
-        (plan.tp > 1 and shape.tied_embeddings, f"tp 1 for tied embeddings, got {plan.tp}"),
-        (plan.pp > 1 and shape.tied_embeddings, f"pp 1 for tied embeddings, got {plan.pp}"),
-        (
-            bool(shape.num_kv_heads % plan.tp),
-            f"a tp that divides num_key_value_heads ({shape.num_kv_heads}), got {plan.tp}",
-        ),
-        (
-            bool(shape.num_layers % plan.pp),
-            f"a pp that divides num_layers ({shape.num_layers}), got {plan.pp}",
-        ),
     )
 
 
@@ -173,7 +82,8 @@ def _zero(plan: ParallelPlan, workload: Workload, cluster: Cluster) -> dict[str,
     zero: dict[str, Any] = {"stage": plan.zero_stage}
     if plan.zero_stage >= 1:
         zero |= _buckets(plan, workload)
-        zero["overlap_comm"] = cluster.gpu.device is Device.CUDA
+        # With a pipeline DeepSpeed turns it off by itself: what is emitted is what runs.
+        zero["overlap_comm"] = cluster.gpu.device is Device.CUDA and plan.pp == 1
         zero["contiguous_gradients"] = True
     if plan.offload is not Offload.NONE:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}

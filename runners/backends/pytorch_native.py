@@ -6,36 +6,18 @@ What torchtitan has no word for stands in the table ``paratune``.
 from __future__ import annotations
 
 from runners.backends.training_file import shared_files
-from tuner.cluster import Cluster, Device
-from tuner.errors import UserError
+from tuner.cluster import Cluster
 from tuner.launch import PYTORCH_FILE, LaunchFile, LaunchSpec, Measurement
 from tuner.plan import Offload, ParallelPlan, Precision
-from tuner.workload import HfModel, Workload
+from tuner.workload import Workload
 
-SPLIT_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-"""Hugging Face model types whose layers can be split (tp) or dealt out to stages (pp)."""
 _DTYPES = {Precision.FP32: "float32", Precision.FP16: "float16", Precision.BF16: "bfloat16"}
 
 
 def pytorch_launch(
     plan: ParallelPlan, workload: Workload, cluster: Cluster, measurement: Measurement
 ) -> LaunchSpec:
-    """The launch of this plan; pure.
-
-    Raises:
-        UserError: the model or the plan is one that the bench cannot train.
-    """
-    broken = [
-        sentence
-        for is_broken, sentence in (
-            *_unsupported(plan, cluster),
-            *_combined(plan),
-            *_model_refusals(plan, workload),
-        )
-        if is_broken
-    ]
-    if broken:
-        raise UserError(f"a pytorch plan must have {'; '.join(broken)}; try another plan")
+    """The launch of a legal plan; pure. What is legal is said by the rules, not here."""
     return LaunchSpec(
         plan=plan,
         num_nodes=cluster.num_nodes,
@@ -43,59 +25,6 @@ def pytorch_launch(
         files=(
             *shared_files(plan, workload, cluster, measurement),
             LaunchFile(name=PYTORCH_FILE, text=_text(plan, workload, cluster.num_gpus)),
-        ),
-    )
-
-
-def _unsupported(plan: ParallelPlan, cluster: Cluster) -> tuple[tuple[bool, str], ...]:
-    offloads = plan.offload is Offload.PARAMS
-    on_cuda = cluster.gpu.device is Device.CUDA
-    return (
-        (plan.cp > 1, f"cp 1, got {plan.cp}"),
-        (plan.ep > 1, f"ep 1, got {plan.ep}"),
-        (plan.precision is Precision.FP8, "precision fp32, fp16 or bf16, got fp8"),
-        (plan.offload is Offload.OPTIMIZER, "offload none or params, got optimizer"),
-        (offloads and plan.zero_stage < 2, f"zero_stage 2 or 3 to offload, got {plan.zero_stage}"),
-        (offloads and not on_cuda, "offload none where ranks run on CPUs, got params"),
-    )
-
-
-def _combined(plan: ParallelPlan) -> tuple[tuple[bool, str], ...]:
-    split = plan.tp > 1 or plan.pp > 1
-    return (
-        (plan.zero_stage == 1 and split, f"tp and pp 1 for zero_stage 1, got {plan.tp}, {plan.pp}"),
-        (
-            plan.dp_replicate > 1 and plan.zero_stage < 2,
-            f"zero_stage 2 or 3 for dp_replicate {plan.dp_replicate}, got {plan.zero_stage}",
-        ),
-        (plan.sequence_parallel and plan.tp == 1, "tp above 1 for sequence_parallel, got tp 1"),
-        (plan.vpp > 1 and plan.pp == 1, f"pp above 1 for vpp {plan.vpp}, got pp 1"),
-    )
-
-
-def _model_refusals(plan: ParallelPlan, workload: Workload) -> tuple[tuple[bool, str], ...]:
-    model, split = workload.model, plan.tp > 1 or plan.pp > 1
-    if not isinstance(model, HfModel):
-        return ((split, f"tp and pp 1 for a model of your own ({model.name})"),)
-    shape = model.shape
-    families = ", ".join(SPLIT_FAMILIES)
-    return (
-        (
-            split and shape.family not in SPLIT_FAMILIES,
-            f"tp and pp 1 except for {families} models, got {shape.family}",
-        ),
-        (plan.pp > 1 and shape.tied_embeddings, f"pp 1 for tied embeddings, got {plan.pp}"),
-        (
-            bool(shape.num_kv_heads % plan.tp),
-            f"a tp that divides num_key_value_heads ({shape.num_kv_heads}), got {plan.tp}",
-        ),
-        (
-            shape.num_layers < plan.pp * plan.vpp,
-            f"pp * vpp of at most num_layers ({shape.num_layers}), got {plan.pp * plan.vpp}",
-        ),
-        (
-            plan.sequence_parallel and bool(workload.seq_len % plan.tp),
-            f"a tp that divides seq_len ({workload.seq_len}) for sequence_parallel, got {plan.tp}",
         ),
     )
 

@@ -1,21 +1,26 @@
-"""What a DeepSpeed engine says of its layout, in the words of the plan."""
+"""What a DeepSpeed engine does, in the words of the plan: read from its parts, not its settings.
+
+DeepSpeed keeps settings that it does not follow: with a pipeline it turns overlapping off, below
+stage 3 it offloads no parameters, and its bf16 optimizer shards states at stage 0.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from deepspeed.utils import groups
+
+_PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
 
 def engine_facts(engine: Any) -> dict[str, Any]:
-    """The knobs that every engine can be asked for."""
-    precision = "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32"
-    offload = "none"
-    if engine.zero_offload_optimizer() is not None:
-        offload = "optimizer"
-    if engine.zero_offload_param() is not None:
-        offload = "params"
+    """The knobs that every engine can be asked for, and what DeepSpeed adds to them."""
+    optimizer = engine.optimizer
     return {
         "backend": "deepspeed",
-        "zero_stage": int(engine.zero_optimization_stage()),
+        "zero_stage": _zero_stage(optimizer),
         "dp_replicate": _replicas(engine),
         "micro_batch": int(engine.train_micro_batch_size_per_gpu()),
         "tp": max(1, int(engine.autotp_size())),
@@ -25,13 +30,49 @@ def engine_facts(engine: Any) -> dict[str, Any]:
         "cp": 1,
         "ep": 1,
         "sequence_parallel": False,
-        "precision": precision,
-        "offload": offload,
-        "optimizer": type(engine.optimizer).__name__,
+        "precision": _PRECISIONS[next(engine.module.parameters()).dtype],
+        "offload": _offload(optimizer),
+        "optimizer": type(optimizer).__name__,
+        "overlap_comm": bool(getattr(optimizer, "overlap_comm", False)),
+        "optimizer_elements": sum(weights.numel() for weights in _updated_weights(optimizer)),
     }
+
+
+def _zero_stage(optimizer: Any) -> int:
+    """What is sharded over ranks: 1 the optimizer's states, 2 also gradients, 3 parameters."""
+    match type(optimizer).__name__:
+        case "DeepSpeedZeroOptimizer_Stage3":
+            return 3
+        case "DeepSpeedZeroOptimizer":
+            return 2 if optimizer.partition_gradients else 1
+        case "BF16_Optimizer":
+            return int(max(optimizer.partition_count) > 1)
+        case _:
+            return 0
+
+
+def _offload(optimizer: Any) -> str:
+    """Only ZeRO's optimizers offload."""
+    if getattr(optimizer, "offload_param", False):
+        return "params"
+    offloads = getattr(optimizer, "cpu_offload", False), getattr(optimizer, "offload_optimizer", 0)
+    return "optimizer" if any(offloads) else "none"
 
 
 def _replicas(engine: Any) -> int:
     """Groups of ranks that hold a whole copy of the parameters for forward and backward (hpZ)."""
-    shards = int(engine.zero_hpz_partition_size())
-    return 1 if shards == 1 else int(engine.dp_world_size) // shards
+    group = groups._get_zero_param_intra_parallel_group()
+    return 1 if group is None else int(engine.dp_world_size) // dist.get_world_size(group)
+
+
+def _updated_weights(optimizer: Any) -> list[torch.Tensor]:
+    """The fp32 weights that this rank's optimizer holds, whole or its partition of them."""
+    match type(optimizer).__name__:
+        case "DeepSpeedZeroOptimizer_Stage3":
+            return list(optimizer.fp32_partitioned_groups_flat)
+        case "DeepSpeedZeroOptimizer":
+            return list(optimizer.single_partition_of_fp32_groups)
+        case "BF16_Optimizer":
+            return list(optimizer.fp32_groups_flat_partition)
+        case _:
+            return [weights for group in optimizer.param_groups for weights in group["params"]]

@@ -101,10 +101,17 @@ def _hf_model(launch: LaunchFolder) -> nn.Module:
     values = json.loads(launch.model_config_path.read_text())
     config = AutoConfig.for_model(**values)
     config.use_cache = False
-    model: nn.Module = AutoModelForCausalLM.from_config(
-        config, attn_implementation="sdpa", dtype=torch.float32
-    )
+    _switch_dropout_off(config)
+    # The attention is left to transformers: sdpa where the model has it, else its own.
+    model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     return model.train()
+
+
+def _switch_dropout_off(config: Any) -> None:
+    """Losses of different layouts are compared, so nothing may be drawn at random in them."""
+    for name, value in config.to_dict().items():
+        if ("drop" in name or name == "router_jitter_noise") and isinstance(value, float):
+            setattr(config, name, 0.0)
 
 
 def _own_model(factory: str) -> nn.Module:

@@ -36,6 +36,8 @@ class MegatronArguments:
     rotary_base: int = 10000
     use_rope_scaling: bool = False
     rope_scaling_factor: float = 8.0
+    window_size: tuple[int, int] | None = None
+    qk_layernorm: bool = False
     swiglu: bool = False
     add_bias_linear: bool = True
     add_qkv_bias: bool = False
@@ -43,7 +45,21 @@ class MegatronArguments:
     tensor_model_parallel_size: int = 1
     pipeline_model_parallel_size: int = 1
     num_virtual_stages_per_pipeline_rank: int = 1
+    account_for_embedding_in_pipeline_split: bool = False
+    account_for_loss_in_pipeline_split: bool = False
+    context_parallel_size: int = 1
     sequence_parallel: bool = False
+    num_experts: int | None = None
+    moe_ffn_hidden_size: int | None = None
+    moe_router_topk: int = 2
+    moe_router_pre_softmax: bool = False
+    moe_router_load_balancing_type: str = "aux_loss"
+    moe_token_dispatcher_type: str = "allgather"
+    moe_grouped_gemm: bool = False
+    moe_shared_expert_intermediate_size: int | None = None
+    moe_shared_expert_gate: bool = False
+    expert_model_parallel_size: int = 1
+    expert_tensor_parallel_size: int | None = None
     use_distributed_optimizer: bool = False
     num_distributed_optimizer_instances: int = 1
     overlap_grad_reduce: bool = False
@@ -54,9 +70,12 @@ class MegatronArguments:
     recompute_modules: str | None = None
     bf16: bool = False
     fp16: bool = False
+    fp8: str | None = None
     accumulate_allreduce_grads_in_fp32: bool = False
     initial_loss_scale: float = 2.0**32
     optimizer: str = "adam"
+    use_precision_aware_optimizer: bool = False
+    optimizer_cpu_offload: bool = False
     lr_decay_style: str = "linear"
     weight_decay: float = 0.01
     adam_beta1: float = 0.9
@@ -94,6 +113,11 @@ class MegatronArguments:
         """Key and value heads."""
         return self.num_query_groups if self.group_query_attention else self.num_attention_heads
 
+    @property
+    def expert_tensor_ranks(self) -> int:
+        """Ranks that one expert is split over; as many as a layer's, unless it is said."""
+        return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
+
 
 _REQUIRED: dict[str, type] = {
     "--num-layers": int,
@@ -118,6 +142,13 @@ _OPTIONAL: dict[str, type] = {
     "--tensor-model-parallel-size": int,
     "--pipeline-model-parallel-size": int,
     "--num-virtual-stages-per-pipeline-rank": int,
+    "--context-parallel-size": int,
+    "--num-experts": int,
+    "--moe-ffn-hidden-size": int,
+    "--moe-router-topk": int,
+    "--moe-shared-expert-intermediate-size": int,
+    "--expert-model-parallel-size": int,
+    "--expert-tensor-parallel-size": int,
     "--num-distributed-optimizer-instances": int,
     "--recompute-num-layers": int,
     "--initial-loss-scale": float,
@@ -134,6 +165,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "--recompute-granularity": ("full", "selective"),
     "--recompute-method": ("uniform", "block"),
     "--recompute-modules": ("core_attn",),
+    "--moe-router-load-balancing-type": ("none",),
+    "--moe-token-dispatcher-type": ("alltoall",),
     "--optimizer": ("adam",),
     "--lr-decay-style": ("constant",),
     "--transformer-impl": ("local", "transformer_engine"),
@@ -142,15 +175,23 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 _SWITCHES_ON = (
     "--group-query-attention",
     "--use-rope-scaling",
+    "--qk-layernorm",
     "--swiglu",
     "--add-qkv-bias",
     "--untie-embeddings-and-output-weights",
+    "--account-for-embedding-in-pipeline-split",
+    "--account-for-loss-in-pipeline-split",
     "--sequence-parallel",
+    "--moe-router-pre-softmax",
+    "--moe-grouped-gemm",
+    "--moe-shared-expert-gate",
     "--use-distributed-optimizer",
     "--overlap-grad-reduce",
     "--overlap-param-gather",
     "--bf16",
     "--fp16",
+    "--use-precision-aware-optimizer",
+    "--optimizer-cpu-offload",
     "--accumulate-allreduce-grads-in-fp32",
 )
 _SWITCHES_OFF = {
@@ -163,6 +204,11 @@ _SWITCHES_OFF = {
     "--no-bias-dropout-fusion": "bias_dropout_fusion",
     "--no-check-for-nan-in-loss-and-grad": "check_for_nan_in_loss_and_grad",
 }
+
+
+def _pair(text: str) -> tuple[int, int]:
+    left, right = text.strip("()").split(",")
+    return int(left), int(right)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -179,6 +225,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     for flag, kind in _OPTIONAL.items():
         parser.add_argument(flag, type=kind)
     parser.add_argument("--norm-epsilon", type=float, dest="layernorm_epsilon")
+    parser.add_argument("--fp8-format", choices=("hybrid",), dest="fp8")
+    parser.add_argument("--window-size", type=_pair)
     for flag, choices in _CHOICES.items():
         parser.add_argument(flag, choices=choices)
     for flag in _SWITCHES_ON:

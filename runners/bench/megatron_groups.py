@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
 from runners.bench.launch_folder import LaunchFolder
@@ -30,19 +32,33 @@ def start_megatron_groups(launch: LaunchFolder, device: torch.device) -> None:
         virtual_pipeline_model_parallel_size=(
             arguments.num_virtual_stages_per_pipeline_rank if interleaved else None
         ),
+        context_parallel_size=arguments.context_parallel_size,
+        expert_model_parallel_size=arguments.expert_model_parallel_size,
+        expert_tensor_parallel_size=arguments.expert_tensor_ranks,
         num_distributed_optimizer_instances=arguments.num_distributed_optimizer_instances,
         distributed_timeout_minutes=round(GROUP_TIMEOUT.total_seconds() / 60),
         create_gloo_process_groups=False,
+    )
+    init_num_microbatches_calculator(
+        rank=dist.get_rank(),
+        rampup_batch_size=None,
+        global_batch_size=arguments.global_batch_size,
+        micro_batch_size=arguments.micro_batch_size,
+        data_parallel_size=parallel_state.get_data_parallel_world_size(),
     )
     model_parallel_cuda_manual_seed(launch.training.seed + 1)
 
 
 def _must_divide(arguments: MegatronArguments, num_ranks: int) -> None:
-    model_ranks = arguments.tensor_model_parallel_size * arguments.pipeline_model_parallel_size
+    model_ranks = (
+        arguments.tensor_model_parallel_size
+        * arguments.pipeline_model_parallel_size
+        * arguments.context_parallel_size
+    )
     if num_ranks % model_ranks:
         raise ValueError(
-            f"{MEGATRON_FILE}: tensor times pipeline parallel size ({model_ranks}) must divide "
-            f"the number of ranks ({num_ranks}); start a multiple of {model_ranks}"
+            f"{MEGATRON_FILE}: tensor * pipeline * context parallel size ({model_ranks}) must "
+            f"divide the number of ranks ({num_ranks}); start a multiple of {model_ranks}"
         )
     samples = arguments.micro_batch_size * (num_ranks // model_ranks)
     if arguments.global_batch_size % samples:

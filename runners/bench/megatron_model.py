@@ -65,11 +65,15 @@ def transformer_config(arguments: MegatronArguments) -> TransformerConfig:
     return TransformerConfig(
         **_shape_options(arguments),
         **_kernel_options(arguments),
+        **_expert_options(arguments),
         tensor_model_parallel_size=arguments.tensor_model_parallel_size,
         pipeline_model_parallel_size=arguments.pipeline_model_parallel_size,
         virtual_pipeline_model_parallel_size=(
             arguments.num_virtual_stages_per_pipeline_rank if interleaved else None
         ),
+        account_for_embedding_in_pipeline_split=arguments.account_for_embedding_in_pipeline_split,
+        account_for_loss_in_pipeline_split=arguments.account_for_loss_in_pipeline_split,
+        context_parallel_size=arguments.context_parallel_size,
         overlap_p2p_comm=interleaved,
         batch_p2p_comm=not interleaved,
         # Interleaving frees what it is still sending: gloo, which has no streams, reads it late.
@@ -79,6 +83,7 @@ def transformer_config(arguments: MegatronArguments) -> TransformerConfig:
         pipeline_dtype=params_dtype(arguments),
         bf16=arguments.bf16,
         fp16=arguments.fp16,
+        fp8=arguments.fp8,
         recompute_granularity=arguments.recompute_granularity,
         recompute_method=arguments.recompute_method,
         recompute_num_layers=arguments.recompute_num_layers,
@@ -112,7 +117,32 @@ def _shape_options(arguments: MegatronArguments) -> dict[str, Any]:
         "activation_func": functional.silu if arguments.swiglu else functional.gelu,
         "add_bias_linear": arguments.add_bias_linear,
         "add_qkv_bias": arguments.add_qkv_bias,
+        "qk_layernorm": arguments.qk_layernorm,
+        "window_size": arguments.window_size,
     }
+
+
+def _expert_options(arguments: MegatronArguments) -> dict[str, Any]:
+    if arguments.num_experts is None:
+        return {}
+    return {
+        "num_moe_experts": arguments.num_experts,
+        "moe_ffn_hidden_size": arguments.moe_ffn_hidden_size,
+        "moe_router_topk": arguments.moe_router_topk,
+        "moe_router_pre_softmax": arguments.moe_router_pre_softmax,
+        "moe_router_load_balancing_type": arguments.moe_router_load_balancing_type,
+        "moe_token_dispatcher_type": arguments.moe_token_dispatcher_type,
+        "moe_grouped_gemm": _groups_gemms(arguments),
+        "moe_shared_expert_intermediate_size": arguments.moe_shared_expert_intermediate_size,
+        "moe_shared_expert_gate": arguments.moe_shared_expert_gate,
+        "expert_model_parallel_size": arguments.expert_model_parallel_size,
+        "expert_tensor_parallel_size": arguments.expert_tensor_ranks,
+    }
+
+
+def _groups_gemms(arguments: MegatronArguments) -> bool:
+    """Without Transformer Engine it would take another package; the experts run in turn then."""
+    return arguments.moe_grouped_gemm and uses_transformer_engine(arguments)
 
 
 def _kernel_options(arguments: MegatronArguments) -> dict[str, Any]:
@@ -160,10 +190,22 @@ def _layer_spec(
     arguments: MegatronArguments, config: TransformerConfig, virtual_stage: int | None
 ) -> Any:
     if uses_transformer_engine(arguments):
-        return get_gpt_layer_with_transformer_engine_spec()
-    layer = get_gpt_layer_local_spec(normalization=arguments.normalization)
+        return get_gpt_layer_with_transformer_engine_spec(
+            num_experts=arguments.num_experts,
+            moe_grouped_gemm=_groups_gemms(arguments),
+            qk_layernorm=arguments.qk_layernorm,
+        )
+    layer = get_gpt_layer_local_spec(
+        num_experts=arguments.num_experts,
+        moe_grouped_gemm=False,
+        qk_layernorm=arguments.qk_layernorm,
+        normalization=arguments.normalization,
+    )
     layer.submodules.input_layernorm = Norm
     layer.submodules.pre_mlp_layernorm = Norm
+    if arguments.qk_layernorm:
+        attention = layer.submodules.self_attention.submodules
+        attention.q_layernorm = attention.k_layernorm = Norm
     return TransformerBlockSubmodules(
         layer_specs=[layer] * get_num_layers_to_build(config, virtual_stage), layer_norm=Norm
     )

@@ -9,11 +9,17 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
+from megatron.core.num_microbatches_calculator import (
+    get_current_global_batch_size,
+    get_micro_batch_size,
+    get_num_microbatches,
+)
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.cpu_offloading import HybridDeviceOptimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.utils import get_model_config
+from megatron.core.utils import get_batch_on_this_cp_rank, get_model_config, unwrap_model
 
 from runners.bench.data import microbatch
 from runners.bench.launch_folder import LaunchFolder, TrainingFile
@@ -57,9 +63,8 @@ class MegatronTraining:
         self._config = get_model_config(self._chunks[0])
         self._config.grad_scale_func = self._optimizer.scale_loss
         self._config.finalize_model_grads_func = finalize_model_grads
-        data_parallel = parallel_state.get_data_parallel_world_size()
-        self._local_samples = arguments.global_batch_size // data_parallel
-        self._num_microbatches = self._local_samples // arguments.micro_batch_size
+        self._num_microbatches = get_num_microbatches()
+        self._local_samples = self._num_microbatches * arguments.micro_batch_size
         self._losses: list[torch.Tensor] = []
 
     def step(self, index: int) -> None:
@@ -97,23 +102,52 @@ class MegatronTraining:
             "backend": str(Backend.MEGATRON),
             "zero_stage": 1 if sharded else 0,
             "dp_replicate": self._chunks[0].ddp_config.num_distributed_optimizer_instances,
-            "micro_batch": self._arguments.global_batch_size
-            // parallel_state.get_data_parallel_world_size()
-            // self._num_microbatches,
+            "micro_batch": get_micro_batch_size(),
             "tp": parallel_state.get_tensor_model_parallel_world_size(),
             "pp": parallel_state.get_pipeline_model_parallel_world_size(),
             "vpp": len(self._chunks),
             "cp": parallel_state.get_context_parallel_world_size(),
             "ep": parallel_state.get_expert_model_parallel_world_size(),
             "sequence_parallel": self._config.sequence_parallel,
-            "precision": str(_PRECISIONS[next(self._chunks[0].parameters()).dtype]),
+            "precision": self._precision(),
             "recompute": str(_RECOMPUTE[self._config.recompute_granularity]),
-            "offload": str(Offload.NONE),
-            "num_microbatches": self._num_microbatches,
+            "offload": str(Offload.OPTIMIZER if self._offloads() else Offload.NONE),
+            "num_microbatches": get_num_microbatches(),
+            "global_batch_sequences": get_current_global_batch_size(),
+            "num_layers": self._num_layers(),
+            "padded_vocab": self._padded_vocab(),
+            "overlap_p2p_comm": self._config.overlap_p2p_comm,
+            "grad_reduce_in_fp32": self._chunks[0].ddp_config.grad_reduce_in_fp32,
             "transformer_impl": (
                 "transformer_engine" if uses_transformer_engine(self._arguments) else "local"
             ),
         }
+
+    def _precision(self) -> str:
+        # Without Transformer Engine, Megatron takes the option and computes in 16 bits.
+        if self._config.fp8 and uses_transformer_engine(self._arguments):
+            return str(Precision.FP8)
+        return str(_PRECISIONS[next(self._chunks[0].parameters()).dtype])
+
+    def _offloads(self) -> bool:
+        return all(
+            isinstance(optimizer.optimizer, HybridDeviceOptimizer)
+            for optimizer in self._optimizer.chained_optimizers
+        )
+
+    def _num_layers(self) -> list[int]:
+        """Of this stage's chunks, as they were built."""
+        return [len(_gpt(chunk).decoder.layers) for chunk in self._chunks]
+
+    def _padded_vocab(self) -> int | None:
+        """Rows of the embedding or the head over all tensor ranks; None on a middle stage."""
+        tp = int(parallel_state.get_tensor_model_parallel_world_size())
+        for chunk in map(_gpt, self._chunks):
+            if chunk.pre_process:
+                return tp * int(chunk.embedding.word_embeddings.weight.shape[0])
+            if chunk.post_process:
+                return tp * int(chunk.output_layer.weight.shape[0])
+        return None
 
     def _microbatches(self, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         first = parallel_state.get_data_parallel_rank() * self._local_samples
@@ -133,6 +167,9 @@ class MegatronTraining:
     ) -> tuple[torch.Tensor, Any]:
         tokens, labels = (part.to(self._device, non_blocking=True) for part in next(microbatches))
         positions = torch.arange(tokens.shape[1], device=self._device).expand_as(tokens)
+        # Of a sequence split over ranks each gets one early and one late piece: equal work.
+        mine = get_batch_on_this_cp_rank({"tokens": tokens, "labels": labels, "at": positions})
+        tokens, labels, positions = mine["tokens"], mine["labels"], mine["at"]
         # Without a mask the attention is causal, in both kinds of layers.
         output = model(tokens, positions, attention_mask=None, labels=labels)
         return output, self._mean_loss
@@ -140,7 +177,12 @@ class MegatronTraining:
     def _mean_loss(self, token_losses: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
         loss = token_losses.float().mean()
         self._losses.append(loss.detach().clone())  # Megatron divides the loss in place
-        return loss, {}
+        # Megatron sums over the ranks of a sequence, so each gives its part of the mean.
+        return loss / parallel_state.get_context_parallel_world_size(), {}
+
+
+def _gpt(chunk: Any) -> Any:
+    return unwrap_model(chunk)
 
 
 def _optimizer(arguments: MegatronArguments, chunks: list[Any]) -> Any:
@@ -159,6 +201,9 @@ def _optimizer(arguments: MegatronArguments, chunks: list[Any]) -> Any:
         initial_loss_scale=arguments.initial_loss_scale,
         use_distributed_optimizer=arguments.use_distributed_optimizer,
         overlap_param_gather=arguments.overlap_param_gather,
+        use_precision_aware_optimizer=arguments.use_precision_aware_optimizer,
+        optimizer_cpu_offload=arguments.optimizer_cpu_offload,
+        optimizer_offload_fraction=1.0 if arguments.optimizer_cpu_offload else 0.0,
     )
     optimizer = get_megatron_optimizer(config, chunks, use_gloo_process_groups=False)
     # It sets each group's rate and decay (none for norms and biases) when it is made; constant.

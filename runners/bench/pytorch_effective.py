@@ -1,14 +1,20 @@
-"""The layout as PyTorch's own objects say it runs, in the words of the plan."""
+"""The layout as PyTorch's own objects say it runs, in the words of the plan.
+
+Degrees come from the process groups that the wrapped modules hold, not from what was asked.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import ReplicateModule
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from runners.bench.pytorch_layout import Layout
 from tuner.plan import Backend, Offload, Precision, Recompute
@@ -19,31 +25,82 @@ _PRECISIONS = {
     torch.bfloat16: Precision.BF16,
     torch.float16: Precision.FP16,
 }
+_TP_AXIS = "tp"
+_T = TypeVar("_T")
 
 
 def effective_layout(
-    layout: Layout, models: list[nn.Module], *, sharded_states: bool
+    layout: Layout,
+    models: list[nn.Module],
+    *,
+    sharded_states: bool,
+    autocast_dtype: torch.dtype | None,
 ) -> dict[str, Any]:
-    """The knobs read back from the mesh and the wrapped modules."""
-    mesh, file = layout.mesh, layout.file
+    """The knobs read back from the wrapped modules, and what else was asked of them.
+
+    Args:
+        layout: gives the mesh, for the axes that no module knows of.
+        models: this rank's, one a stage.
+        sharded_states: whether the optimizer shards its states itself.
+        autocast_dtype: what torch casts to in a forward pass that DDP wraps; None = nothing.
+    """
+    shard, replicate = _data_degrees(models[0])
     sharded = isinstance(models[0], FSDPModule) and not isinstance(models[0], ReplicateModule)
+    policy = _policy(models[0])
+    dtype = autocast_dtype if policy is None else policy.param_dtype
     return {
         "backend": str(Backend.PYTORCH),
         "zero_stage": _sharded_stage(models) if sharded else int(sharded_states),
-        "dp_replicate": mesh["dp_replicate"].size() if sharded else 1,
-        "micro_batch": file.micro_batch,
-        "tp": mesh["tp"].size(),
-        "pp": mesh["pp"].size(),
+        "dp_replicate": replicate if sharded else 1,
+        "micro_batch": layout.file.micro_batch,
+        "tp": _tensor_parallel(models),
+        "pp": layout.mesh["pp"].size(),
         "vpp": len(models),
         "cp": 1,
         "ep": 1,
-        "sequence_parallel": file.parallelism.enable_sequence_parallel,
-        "precision": str(_precision(layout, models[0])),
+        "sequence_parallel": any(_splits_sequence(model) for model in models),
+        "precision": str(_PRECISIONS[dtype]),
         "recompute": str(_recompute(models)),
         "offload": str(_offload(models[0])),
-        "data_parallel": mesh["dp_replicate"].size() * mesh["dp_shard"].size(),
+        "data_parallel": shard * replicate,
+        "data_parallel_shard": shard,
         "wrapper": type(models[0]).__name__,
+        "master_dtype": _only({str(p.dtype) for model in models for p in model.parameters()}),
+        "reduce_dtype": str(torch.float32 if policy is None else policy.reduce_dtype),
     }
+
+
+def tensor_placements(model: nn.Module) -> dict[str, str]:
+    """How each parameter lies on the tensor-parallel ranks: ``S(0)``, ``S(1)`` or ``R``."""
+    placements = {}
+    for name, parameter in model.named_parameters():
+        mesh = _tp_mesh(parameter)
+        if mesh is not None and isinstance(parameter, DTensor):
+            axis = (mesh.mesh_dim_names or ()).index(_TP_AXIS)
+            placement: Any = parameter.placements[axis]
+            # Under FSDP a split first dimension becomes a strided shard of the same dimension.
+            placements[name] = f"S({placement.dim})" if placement.is_shard() else "R"
+    return placements
+
+
+def _tp_mesh(parameter: torch.Tensor) -> DeviceMesh | None:
+    if not isinstance(parameter, DTensor):
+        return None
+    mesh: DeviceMesh = parameter.device_mesh
+    return mesh if _TP_AXIS in (mesh.mesh_dim_names or ()) else None
+
+
+def _tensor_parallel(models: list[nn.Module]) -> int:
+    meshes = [_tp_mesh(parameter) for model in models for parameter in model.parameters()]
+    return _only({mesh[_TP_AXIS].size() for mesh in meshes if mesh is not None} or {1})
+
+
+def _splits_sequence(model: nn.Module) -> bool:
+    """The norms around attention are the tensor-parallel ranks' only where these split tokens."""
+    norms = [m for n, m in model.named_modules() if n.endswith("input_layernorm")]
+    if any(list(norm.parameters()) for norm in norms):
+        return any(_tp_mesh(p) is not None for norm in norms for p in norm.parameters())
+    return any(norm._forward_pre_hooks for norm in norms)
 
 
 def _fsdp_groups(model: nn.Module) -> list[Any]:
@@ -51,16 +108,27 @@ def _fsdp_groups(model: nn.Module) -> list[Any]:
     return [group for module in modules for group in module._get_fsdp_state()._fsdp_param_groups]
 
 
-def _sharded_stage(models: list[nn.Module]) -> int:
-    groups = [group for model in models for group in _fsdp_groups(model)]
-    return 3 if any(group._reshard_after_forward for group in groups) else 2
-
-
-def _precision(layout: Layout, model: nn.Module) -> Precision:
+def _policy(model: nn.Module) -> Any:
     groups = _fsdp_groups(model)
-    if groups:
-        return _PRECISIONS[groups[0].mp_policy.param_dtype]
-    return _PRECISIONS[layout.file.training.compute_dtype]
+    return _only({group.mp_policy for group in groups}) if groups else None
+
+
+def _data_degrees(model: nn.Module) -> tuple[int, int]:
+    """Ranks that share one copy of the states, and copies."""
+    if isinstance(model, DistributedDataParallel):
+        return 1, model.process_group.size()
+    infos = [group.mesh_info for group in _fsdp_groups(model)]
+    degrees = {
+        (getattr(info, "shard_mesh_size", 1), getattr(info, "replicate_mesh_size", 1))
+        for info in infos
+    }
+    return _only(degrees)
+
+
+def _sharded_stage(models: list[nn.Module]) -> int:
+    """What is left of ``reshard_after_forward``, which FSDP2 normalises."""
+    groups = [group for model in models for group in _fsdp_groups(model)]
+    return 3 if _only({group._reshard_after_forward for group in groups}) else 2
 
 
 def _recompute(models: list[nn.Module]) -> Recompute:
@@ -75,3 +143,8 @@ def _offload(model: nn.Module) -> Offload:
     policies = [group.offload_policy for group in _fsdp_groups(model)]
     offloads = any(isinstance(policy, CPUOffloadPolicy) for policy in policies)
     return Offload.PARAMS if offloads else Offload.NONE
+
+
+def _only(values: set[_T]) -> _T:
+    assert len(values) == 1, f"all parts of a rank must be laid out alike, got {values}"
+    return next(iter(values))

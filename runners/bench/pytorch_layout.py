@@ -121,15 +121,25 @@ def _is_on_meta(module: nn.Module) -> bool:
 
 
 def _recomputed(layer: nn.Module, mode: Recompute) -> nn.Module:
-    # No dropout anywhere, so no random state to keep.
+    # Keeping the random state waits for the device; only dropout needs it.
+    keeps = _draws(layer)
     match mode:
         case Recompute.NONE:
             return layer
         case Recompute.FULL:
-            return checkpoint_wrapper(layer, preserve_rng_state=False)
+            return checkpoint_wrapper(layer, preserve_rng_state=keeps)
         case Recompute.SELECTIVE:
             contexts = partial(create_selective_checkpoint_contexts, _keep_projections)
-            return checkpoint_wrapper(layer, context_fn=contexts, preserve_rng_state=False)
+            return checkpoint_wrapper(layer, context_fn=contexts, preserve_rng_state=keeps)
+
+
+def _draws(layer: nn.Module) -> bool:
+    """Whether the layer drops at random; attention keeps its rate beside its modules."""
+    return any(
+        (isinstance(module, nn.Dropout) and module.p > 0)
+        or getattr(module, "attention_dropout", 0) > 0
+        for module in layer.modules()
+    )
 
 
 def _keep_projections(_context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> Any:

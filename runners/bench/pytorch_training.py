@@ -89,9 +89,12 @@ class PytorchTraining:
     def effective(self) -> dict[str, Any]:
         """Read back from the mesh, the wrapped modules and the optimizer."""
         sharded_states = isinstance(self._optimizer, ZeroRedundancyOptimizer)
-        return effective_layout(self._layout, self._models, sharded_states=sharded_states) | {
-            "num_microbatches": self._num_microbatches
-        }
+        with self._autocast(self._models[0]):
+            casts = torch.is_autocast_enabled(self._layout.device.type)
+            dtype = torch.get_autocast_dtype(self._layout.device.type) if casts else None
+        return effective_layout(
+            self._layout, self._models, sharded_states=sharded_states, autocast_dtype=dtype
+        ) | {"num_microbatches": self._num_microbatches}
 
     def _accumulate(self, index: int) -> None:
         (model,) = self._models
@@ -151,6 +154,7 @@ class PipelineTraining(PytorchTraining):
             )
             for model, index in zip(models, indices, strict=True)
         ]
+        self._stages = stages
         self._schedule: Schedule1F1B | ScheduleInterleaved1F1B
         if self._file.parallelism.pipeline_parallel_schedule == "1F1B":
             (stage,) = stages
@@ -161,6 +165,17 @@ class PipelineTraining(PytorchTraining):
             )
         self._is_first = any(stage.is_first for stage in stages)
         self._is_last = any(stage.is_last for stage in stages)
+
+    def effective(self) -> dict[str, Any]:
+        """The schedule and its stages are torch's own objects: they are asked, too."""
+        number = self._schedule._n_microbatches
+        return super().effective() | {
+            "pp": self._stages[0].num_stages // len(self._stages),
+            "vpp": len(self._stages),
+            "micro_batch": self._file.local_samples // number,
+            "num_microbatches": number,
+            "schedule": type(self._schedule).__name__,
+        }
 
     def _scaled_loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         loss: torch.Tensor = self._scaler.scale(token_loss(logits, targets))

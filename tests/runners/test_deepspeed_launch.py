@@ -12,10 +12,9 @@ import pytest
 from runners.backends.deepspeed_zero import deepspeed_launch
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.cluster import Cluster, Device
-from tuner.errors import UserError
 from tuner.launch import LaunchSpec, Measurement
 from tuner.plan import ParallelPlan
-from tuner.workload import FactoryModel, Workload
+from tuner.workload import Workload
 
 TOP_LEVEL_KEYS = {
     "train_micro_batch_size_per_gpu",
@@ -139,40 +138,7 @@ def test_only_cpu_ranks_name_their_accelerator_and_take_adam_from_torch() -> Non
     assert "torch_adam" not in _file(on_cuda)["optimizer"]["params"]
 
 
-@pytest.mark.parametrize(
-    ("knobs", "said"),
-    [
-        ({"pp": 2, "vpp": 2}, "vpp 1, got 2"),
-        ({"cp": 2}, "cp 1, got 2"),
-        ({"ep": 2}, "ep 1, got 2"),
-        ({"tp": 2, "sequence_parallel": True}, "sequence_parallel false"),
-        ({"precision": "fp8"}, "got fp8"),
-        ({"pp": 2, "zero_stage": 2}, "zero_stage 0 or 1 for pp 2, got 2"),
-        ({"pp": 2, "tp": 2}, "tp or pp 1, got tp 2 and pp 2"),
-        ({"zero_stage": 2, "dp_replicate": 2}, "zero_stage 3 for dp_replicate 2, got 2"),
-        ({"zero_stage": 3, "tp": 2, "dp_replicate": 2}, "tp 1 for dp_replicate 2, got 2"),
-        ({"offload": "optimizer"}, "zero_stage 1, 2 or 3 to offload the optimizer"),
-        ({"zero_stage": 2, "offload": "params"}, "zero_stage 3 to offload parameters, got 2"),
-        ({"tp": 4}, r"divides num_key_value_heads \(2\), got 4"),
-    ],
-    ids=str,
-)
-def test_what_deepspeed_cannot_do_is_refused(knobs: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        _launch(**knobs)
-
-
-def test_offload_is_refused_where_ranks_run_on_cpus() -> None:
-    with pytest.raises(UserError, match="offload none where ranks run on CPUs, got optimizer"):
-        _launch(cpu_cluster(4), zero_stage=2, offload="optimizer")
-
-
-def test_tied_embeddings_and_modules_of_ones_own_are_not_split() -> None:
-    tied = tiny_workload(tie_word_embeddings=True)
-    with pytest.raises(UserError, match="pp 1 for tied embeddings, got 2"):
-        _launch(workload=tied, pp=2)
-    with pytest.raises(UserError, match="tp 1 for tied embeddings, got 2"):
-        _launch(workload=tied, tp=2)
-    own = replace(tied, model=FactoryModel(factory="package.module:factory", vocab=512))
-    with pytest.raises(UserError, match=r"model of your own \(package.module:factory\)"):
-        _launch(workload=own, pp=2)
+def test_a_pipeline_on_gpus_does_not_ask_for_the_overlap_that_deepspeed_turns_off() -> None:
+    staged, flat = _launch(zero_stage=1, pp=2), _launch(zero_stage=1)
+    assert _file(staged)["zero_optimization"]["overlap_comm"] is False
+    assert _file(flat)["zero_optimization"]["overlap_comm"] is True

@@ -1,8 +1,7 @@
-"""What is written for Megatron-Core: the argument list, its spelling, and what is refused."""
+"""What is written for Megatron-Core: the argument list and its spelling."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 from pathlib import Path
@@ -12,31 +11,36 @@ import pytest
 
 from runners.backends.megatron_core import megatron_launch
 from runners.bench.megatron_arguments import MegatronArguments
+from tests.runners.megatron_models import model_workload
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.cluster import Cluster, Device, Gpu
-from tuner.errors import UserError
 from tuner.launch import LaunchSpec, Measurement
 from tuner.plan import ParallelPlan
-from tuner.workload import FactoryModel, HfModel, Workload
+from tuner.workload import HfModel, Workload
 
 VALUE_OPTIONS = """
---adam-beta1 --adam-beta2 --adam-eps --attention-dropout --clip-grad --distributed-backend
---ffn-hidden-size --global-batch-size --hidden-dropout --hidden-size --initial-loss-scale
---kv-channels --lr --lr-decay-style --make-vocab-size-divisible-by --max-position-embeddings
---micro-batch-size --min-lr --norm-epsilon --normalization --num-attention-heads --num-layers
---num-distributed-optimizer-instances --num-query-groups --num-virtual-stages-per-pipeline-rank
---optimizer
---pipeline-model-parallel-size --position-embedding-type --recompute-granularity --recompute-method
---recompute-modules --recompute-num-layers --rope-scaling-factor --rotary-base --seq-length
---tensor-model-parallel-size --transformer-impl --vocab-size --weight-decay
+--adam-beta1 --adam-beta2 --adam-eps --attention-dropout --clip-grad --context-parallel-size
+--distributed-backend --expert-model-parallel-size --expert-tensor-parallel-size --ffn-hidden-size
+--fp8-format --global-batch-size --hidden-dropout --hidden-size --initial-loss-scale --kv-channels
+--lr --lr-decay-style --make-vocab-size-divisible-by --max-position-embeddings --micro-batch-size
+--min-lr --moe-ffn-hidden-size --moe-router-load-balancing-type --moe-router-topk
+--moe-shared-expert-intermediate-size --moe-token-dispatcher-type --norm-epsilon --normalization
+--num-attention-heads --num-distributed-optimizer-instances --num-experts --num-layers
+--num-query-groups --num-virtual-stages-per-pipeline-rank --optimizer --pipeline-model-parallel-size
+--position-embedding-type --recompute-granularity --recompute-method --recompute-modules
+--recompute-num-layers --rope-scaling-factor --rotary-base --seq-length --tensor-model-parallel-size
+--transformer-impl --vocab-size --weight-decay --window-size
 """
 """Options of Megatron-LM's pretrain_gpt.py (tag core_v0.16.1) that take one value."""
 SWITCHES = """
+--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split
 --accumulate-allreduce-grads-in-fp32 --add-qkv-bias --bf16 --disable-bias-linear --fp16
---group-query-attention --no-bias-dropout-fusion --no-bias-gelu-fusion --no-bias-swiglu-fusion
+--group-query-attention --moe-grouped-gemm --moe-router-pre-softmax --moe-shared-expert-gate
+--no-bias-dropout-fusion --no-bias-gelu-fusion --no-bias-swiglu-fusion
 --no-check-for-nan-in-loss-and-grad --no-gradient-accumulation-fusion --no-masked-softmax-fusion
---no-rope-fusion --overlap-grad-reduce --overlap-param-gather --sequence-parallel --swiglu
---untie-embeddings-and-output-weights --use-distributed-optimizer --use-rope-scaling
+--no-rope-fusion --optimizer-cpu-offload --overlap-grad-reduce --overlap-param-gather --qk-layernorm
+--sequence-parallel --swiglu --untie-embeddings-and-output-weights --use-distributed-optimizer
+--use-precision-aware-optimizer --use-rope-scaling
 """
 """Options of the same program that take none."""
 
@@ -46,6 +50,14 @@ LLAMA3_ROPE = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
+}
+MIXTRAL = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+QWEN2_MOE = {
+    "model_type": "qwen2_moe",
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
 }
 
 
@@ -57,6 +69,7 @@ def _cuda_cluster(num_gpus: int) -> Cluster:
         flops_per_s={"bf16": 1e15},
         memory_bytes_per_s=3e12,
         link_bytes_per_s=4e11,
+        compute_capability=(9, 0),
     )
     return Cluster(gpu=gpu, gpus_per_node=num_gpus)
 
@@ -87,6 +100,8 @@ PLANS: tuple[dict[str, Any], ...] = (
     {"zero_stage": 1, "dp_replicate": 2},
     {"tp": 2, "sequence_parallel": True, "recompute": "selective"},
     {"pp": 2, "vpp": 2, "recompute": "full"},
+    {"pp": 3},
+    {"cp": 2, "precision": "fp8", "zero_stage": 1, "offload": "optimizer"},
 )
 
 
@@ -98,13 +113,16 @@ PLANS: tuple[dict[str, Any], ...] = (
         {},
         {"model_type": "qwen2", "tie_word_embeddings": True, "num_key_value_heads": 4},
         {"rope_scaling": LLAMA3_ROPE},
+        {"model_type": "mistral", "sliding_window": 8},
+        MIXTRAL,
+        QWEN2_MOE,
     ],
-    ids=["llama", "qwen2", "llama3"],
+    ids=["llama", "qwen2", "llama3", "mistral", "mixtral", "qwen2_moe"],
 )
 def test_every_line_is_an_option_of_pretrain_gpt(
     cluster: Cluster, knobs: dict[str, Any], changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    spec = _launch(tiny_workload(**changes), cluster, **knobs)
+    spec = _launch(model_workload(**changes), cluster, **knobs)
     seen = set()
     for line in _text(spec).splitlines():
         option, *values = shlex.split(line)
@@ -152,9 +170,9 @@ def test_the_arguments_are_these_for_a_llama_on_gpus() -> None:
 --micro-batch-size 2
 --global-batch-size 8
 --tensor-model-parallel-size 2
+--sequence-parallel
 --pipeline-model-parallel-size 2
 --num-virtual-stages-per-pipeline-rank 2
---sequence-parallel
 --use-distributed-optimizer
 --overlap-grad-reduce
 --overlap-param-gather
@@ -223,56 +241,73 @@ def test_cpu_ranks_get_no_environment() -> None:
     assert _launch(tp=2).env == ()
 
 
-@pytest.mark.parametrize(
-    ("knobs", "sentence"),
-    [
-        ({"zero_stage": 2}, "zero_stage 0 or 1, got 2"),
-        ({"dp_replicate": 2}, "dp_replicate 1 with zero_stage 0, got 2"),
-        ({"cp": 2}, "cp 1, got 2"),
-        ({"ep": 2}, "ep 1, got 2"),
-        ({"precision": "fp8"}, "got fp8"),
-        ({"offload": "optimizer"}, "offload none, got optimizer"),
-        ({"sequence_parallel": True}, "tp above 1 for sequence_parallel"),
-        ({"vpp": 2}, "pp above 1 for vpp 2"),
-        ({"cp": 2, "ep": 2}, "cp 1, got 2; ep 1, got 2"),
-    ],
-)
-def test_plans_that_megatron_is_not_launched_with_are_refused(
-    knobs: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(UserError, match=sentence):
-        _launch(**knobs)
+def test_layers_that_do_not_divide_count_with_the_embedding_and_the_head(tmp_path: Path) -> None:
+    workload = tiny_workload(num_hidden_layers=126)
+    uneven = _read(_launch(workload, _cuda_cluster(16), pp=16), tmp_path)
+    assert uneven.account_for_embedding_in_pipeline_split
+    assert uneven.account_for_loss_in_pipeline_split
+    even = _read(_launch(workload, _cuda_cluster(14), pp=14), tmp_path)
+    assert not even.account_for_embedding_in_pipeline_split
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"model_type": "bloom"}, "got bloom"),
-        ({"hidden_act": "gelu"}, "hidden_act must be one of silu, swish"),
-        ({"attention_bias": True}, "attention_bias must be one of False"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
-        ({"rope_scaling": LLAMA3_ROPE | {"low_freq_factor": 2.0}}, "scales rotary positions"),
-        ({"model_type": "mistral", "sliding_window": 16}, "sliding_window \\(16\\)"),
-    ],
-)
-def test_models_that_megatron_does_not_build_are_refused(
-    changes: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(UserError, match=sentence):
-        _launch(tiny_workload(**changes))
+def test_experts_are_split_over_tp_or_spread_whole_over_ep(tmp_path: Path) -> None:
+    workload = model_workload(**MIXTRAL)
+    split = _read(_launch(workload, tp=2, sequence_parallel=True), tmp_path)
+    assert (split.expert_model_parallel_size, split.expert_tensor_parallel_size) == (1, 2)
+    whole = _read(_launch(workload, tp=2, ep=4, sequence_parallel=True), tmp_path)
+    assert (whole.expert_model_parallel_size, whole.expert_tensor_parallel_size) == (4, 1)
 
 
-def test_a_module_of_the_users_own_is_refused() -> None:
-    workload = dataclasses.replace(
-        tiny_workload(), model=FactoryModel(factory="their.module:build", vocab=512)
+def test_the_arguments_have_the_experts_of_config_json(tmp_path: Path) -> None:
+    mixtral = _read(_launch(model_workload(**MIXTRAL)), tmp_path)
+    assert (mixtral.num_experts, mixtral.moe_router_topk, mixtral.moe_ffn_hidden_size) == (
+        4,
+        2,
+        128,
     )
-    with pytest.raises(UserError, match=r"got their\.module:build"):
-        _launch(workload)
+    assert not mixtral.moe_router_pre_softmax
+    assert mixtral.moe_shared_expert_intermediate_size is None
+    qwen = _read(_launch(model_workload(**QWEN2_MOE)), tmp_path)
+    assert (qwen.moe_ffn_hidden_size, qwen.moe_shared_expert_intermediate_size) == (32, 48)
+    assert qwen.moe_shared_expert_gate
+    assert qwen.moe_router_pre_softmax
+    renormalized = model_workload(**QWEN2_MOE, norm_topk_prob=True)
+    assert not _read(_launch(renormalized), tmp_path).moe_router_pre_softmax
 
 
-def test_a_sliding_window_beyond_the_sequence_changes_nothing() -> None:
-    plain = _text(_launch(tiny_workload(model_type="mistral", sliding_window=None)))
-    assert _text(_launch(tiny_workload(model_type="mistral", sliding_window=32))) == plain
+def test_experts_products_are_grouped_on_gpus_in_bf16_only(tmp_path: Path) -> None:
+    workload = model_workload(**MIXTRAL)
+    fp32 = _launch(workload, _cuda_cluster(4), precision="fp32")
+    assert not _read(fp32, tmp_path).moe_grouped_gemm
+    assert _read(_launch(workload, _cuda_cluster(4)), tmp_path).moe_grouped_gemm
+    assert not _read(_launch(workload), tmp_path).moe_grouped_gemm
+
+
+def test_a_split_sequence_and_8_bit_products_are_asked_of_transformer_engine(
+    tmp_path: Path,
+) -> None:
+    spec = _launch(cluster=_cuda_cluster(4), cp=2, precision="fp8", zero_stage=1)
+    arguments = _read(spec, tmp_path)
+    assert (arguments.context_parallel_size, arguments.fp8, arguments.bf16) == (2, "hybrid", True)
+    assert arguments.transformer_impl == "transformer_engine"
+    assert spec.env == (("CUDA_DEVICE_MAX_CONNECTIONS", "1"),)
+
+
+def test_an_offloaded_optimizer_is_the_precision_aware_one(tmp_path: Path) -> None:
+    spec = _launch(cluster=_cuda_cluster(4), zero_stage=1, offload="optimizer")
+    arguments = _read(spec, tmp_path)
+    assert arguments.optimizer_cpu_offload
+    assert arguments.use_precision_aware_optimizer
+    assert arguments.use_distributed_optimizer
+
+
+def test_a_sliding_window_within_the_sequence_is_what_is_seen_before_a_token(
+    tmp_path: Path,
+) -> None:
+    inside = model_workload(model_type="mistral", sliding_window=8)
+    assert _read(_launch(inside), tmp_path).window_size == (7, 0)
+    plain = _text(_launch(model_workload(model_type="mistral", sliding_window=None)))
+    assert _text(_launch(model_workload(model_type="mistral", sliding_window=32))) == plain
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from runners.bench.data import microbatch
-from runners.bench.weights import initial_weight
+from tests.runners import bench_ranks
 from tests.runners.bench_ranks import trained
+from tests.runners.context_parallel_rank import run_context_parallel_rank
+from tests.runners.megatron_hf_weights import fill_from_megatron
+from tests.runners.megatron_models import CONFIGS, family_workload
 from tests.tiny_job import tiny_workload
 from tuner.launch import Measurement
-from tuner.model_shape import ModelShape, ParamCounts
 from tuner.plan import ParallelPlan
 from tuner.units import MIB
 from tuner.workload import HfModel, Workload
@@ -110,55 +111,9 @@ def test_the_threads_of_process_groups_are_not_counted_as_memory(tmp_path: Path)
     assert all(report["peak_memory_bytes"] < 100 * MIB for report in reports)
 
 
-GPT2_CONFIG: dict[str, Any] = {
-    "architectures": ["GPT2LMHeadModel"],
-    "model_type": "gpt2",
-    "n_embd": 64,
-    "n_layer": 4,
-    "n_head": 4,
-    "n_positions": 128,
-    "vocab_size": 512,
-    "activation_function": "gelu",
-    "resid_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-}
-
-
-def _gpt2_workload() -> Workload:
-    shape = ModelShape(
-        family="gpt2",
-        num_layers=4,
-        hidden=64,
-        num_heads=4,
-        num_kv_heads=4,
-        head_dim=16,
-        ffn=256,
-        vocab=512,
-        max_positions=128,
-        gated_mlp=False,
-        tied_embeddings=True,
-        params=ParamCounts(embedding=0, head=0, layers=(), other=1),
-    )
-    model = HfModel(name="tiny", config_text=json.dumps(GPT2_CONFIG), shape=shape)
-    return Workload(model=model, seq_len=32, global_batch_sequences=8, learning_rate=1e-3)
-
-
-def _family(name: str) -> Workload:
-    if name == "gpt2":
-        return _gpt2_workload()
-    architecture = {"llama": "Llama", "qwen2": "Qwen2", "mistral": "Mistral"}[name]
-    return tiny_workload(
-        model_type=name,
-        architectures=[f"{architecture}ForCausalLM"],
-        tie_word_embeddings=name == "qwen2",
-        rope_theta=500000.0 if name == "llama" else 10000.0,
-    )
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen2", "mistral", "gpt2"])
+@pytest.mark.parametrize("family", CONFIGS)
 def test_the_model_is_that_of_its_config(family: str, tmp_path: Path) -> None:
-    workload = _family(family)
+    workload = family_workload(family)
     losses = _losses(trained(_plan(micro_batch=8), tmp_path, num_ranks=1, workload=workload))
     assert losses[0] == pytest.approx(_hugging_face_loss(workload, tmp_path), rel=1e-5)
 
@@ -175,10 +130,110 @@ def test_the_model_is_that_of_its_config(family: str, tmp_path: Path) -> None:
 def test_tied_embeddings_and_biases_train_alike_in_every_layout(
     family: str, num_ranks: int, knobs: dict[str, Any], tmp_path: Path
 ) -> None:
-    workload = _family(family)
+    workload = family_workload(family)
     alone = trained(_plan(micro_batch=8), tmp_path / "alone", num_ranks=1, workload=workload)
     split = trained(_plan(**knobs), tmp_path / "split", num_ranks=num_ranks, workload=workload)
     assert _losses(split) == pytest.approx(_losses(alone), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "num_ranks", "knobs"),
+    [
+        ("mixtral", 2, {"ep": 2, "micro_batch": 4}),
+        ("mixtral", 2, {"tp": 2, "sequence_parallel": True, "micro_batch": 8}),
+        ("qwen3_moe", 4, {"tp": 2, "ep": 4, "sequence_parallel": True, "zero_stage": 1}),
+        ("qwen2_moe", 4, {"pp": 2, "vpp": 2, "ep": 2, "zero_stage": 1, "recompute": "full"}),
+        ("qwen2_moe", 4, {"ep": 2, "zero_stage": 1, "dp_replicate": 2}),
+    ],
+)
+def test_experts_train_alike_in_every_layout(
+    family: str, num_ranks: int, knobs: dict[str, Any], tmp_path: Path
+) -> None:
+    workload, plan = family_workload(family), _plan(**knobs)
+    alone = trained(_plan(micro_batch=8), tmp_path / "alone", num_ranks=1, workload=workload)
+    split = trained(plan, tmp_path / "split", num_ranks=num_ranks, workload=workload)
+    assert _losses(split) == pytest.approx(_losses(alone), rel=1e-6)
+    assert _losses(split)[2] < _losses(split)[0] - 0.05
+    for report in split:
+        assert {name: report["effective"][name] for name in plan.to_dict()} == plan.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "knobs", "layers_of_ranks"),
+    [
+        (6, {"pp": 4, "micro_batch": 2}, [[1], [2], [2], [1]]),
+        (6, {"pp": 2, "vpp": 4}, [[0, 1, 1, 1], [1, 1, 1, 0]]),
+        (2, {"pp": 4, "micro_batch": 2}, [[0], [1], [1], [0]]),
+    ],
+)
+def test_uneven_stages_train_alike(
+    num_layers: int, knobs: dict[str, Any], layers_of_ranks: list[list[int]], tmp_path: Path
+) -> None:
+    workload, plan = tiny_workload(num_hidden_layers=num_layers), _plan(**knobs)
+    alone = trained(_plan(micro_batch=8), tmp_path / "alone", num_ranks=1, workload=workload)
+    split = trained(plan, tmp_path / "split", num_ranks=plan.pp, workload=workload)
+    assert _losses(split) == pytest.approx(_losses(alone), rel=1e-6)
+    assert [report["effective"]["num_layers"] for report in split] == layers_of_ranks
+
+
+@pytest.mark.parametrize(
+    ("family", "num_ranks", "knobs"),
+    [
+        ("llama", 2, {"cp": 2, "micro_batch": 4}),
+        ("llama", 4, {"cp": 2, "micro_batch": 2, "zero_stage": 1}),
+        ("llama", 4, {"cp": 2, "tp": 2, "sequence_parallel": True, "recompute": "full"}),
+        ("gpt2", 4, {"cp": 2, "pp": 2, "vpp": 2, "micro_batch": 2}),
+        ("mixtral", 4, {"cp": 2, "ep": 4, "zero_stage": 1}),
+    ],
+)
+def test_a_sequence_split_over_ranks_trains_alike(
+    family: str,
+    num_ranks: int,
+    knobs: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All but the attention, which is Transformer Engine's, needs a GPU and has a stand-in here."""
+    workload, plan = family_workload(family), _plan(**knobs)
+    alone = trained(_plan(micro_batch=8), tmp_path / "alone", num_ranks=1, workload=workload)
+    monkeypatch.setattr(bench_ranks, "run_forked_rank", run_context_parallel_rank)
+    split = trained(plan, tmp_path / "split", num_ranks=num_ranks, workload=workload)
+    assert _losses(split) == pytest.approx(_losses(alone), rel=3e-6)
+    for report in split:
+        assert {name: report["effective"][name] for name in plan.to_dict()} == plan.to_dict()
+
+
+def test_the_gradients_of_a_split_sequence_are_those_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_ranks, "run_forked_rank", run_context_parallel_rank)
+    norms = [
+        report["effective"]["gradient_norm"]
+        for num_ranks, knobs in ((1, {"micro_batch": 8}), (2, {"cp": 2}), (4, {"cp": 2}))
+        for report in trained(_plan(**knobs), tmp_path / str(num_ranks), num_ranks=num_ranks)
+    ]
+    assert norms == pytest.approx([norms[0]] * 7, rel=1e-4)
+
+
+def test_what_megatron_rewrites_in_silence_is_read_back_as_it_was_asked(tmp_path: Path) -> None:
+    """Of RULES 6.6: batch (MC-06), vocabulary (15), sequence parallel (16), vpp (25), fp32 (69)."""
+    plan = _plan(
+        tp=2, pp=2, vpp=2, sequence_parallel=True, micro_batch=2, zero_stage=0, precision="bf16"
+    )
+    workload = tiny_workload(vocab_size=509)
+    reports = trained(plan, tmp_path, num_ranks=4, workload=workload)
+    for report in reports:
+        effective = report["effective"]
+        asked = {
+            **plan.to_dict(),
+            "num_microbatches": 4,
+            "global_batch_sequences": 8,
+            "padded_vocab": 512,
+            "num_layers": [1, 1],
+            "grad_reduce_in_fp32": True,
+            "overlap_p2p_comm": True,
+        }
+        assert {name: effective[name] for name in asked} == asked
 
 
 def test_a_vocabulary_that_is_padded_trains_alike_in_every_layout(tmp_path: Path) -> None:
@@ -196,67 +251,10 @@ def _hugging_face_loss(workload: Workload, folder: Path) -> float:
     config = AutoConfig.from_pretrained(folder)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     assert workload.shape is not None
-    fill = _fill_gpt2 if workload.shape.family == "gpt2" else _fill_llama
-    fill(dict(model.named_parameters()), workload.shape)
+    fill_from_megatron(model, workload.shape)
     tokens, targets = microbatch(
         seed=0, step=0, first_sample=0, num_samples=8, seq_len=32, vocab=512
     )
     with torch.no_grad():
         logits = model(tokens).logits
     return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()))
-
-
-def _initial(name: str, *shape: int) -> torch.Tensor:
-    return initial_weight(name, shape, seed=0, device=torch.device("cpu"))
-
-
-@torch.no_grad()
-def _fill_llama(parameters: dict[str, torch.nn.Parameter], shape: ModelShape) -> None:
-    hidden, kv = shape.hidden, shape.num_kv_heads
-    queries = shape.num_heads // kv
-    parameters["model.embed_tokens.weight"].copy_(
-        _initial("embedding.word_embeddings.weight", shape.vocab, hidden)
-    )
-    if "lm_head.weight" in parameters:
-        parameters["lm_head.weight"].copy_(_initial("output_layer.weight", shape.vocab, hidden))
-    for layer in range(shape.num_layers):
-        ours, theirs = f"decoder.layers.{layer}", f"model.layers.{layer}"
-        rows = kv * (queries + 2) * shape.head_dim
-        qkv = _initial(f"{ours}.self_attention.linear_qkv.weight", rows, hidden)
-        groups = qkv.view(kv, queries + 2, shape.head_dim, hidden)
-        gate, up = _initial(f"{ours}.mlp.linear_fc1.weight", 2 * shape.ffn, hidden).chunk(2)
-        heads = shape.num_heads * shape.head_dim
-        for name, value in {
-            "self_attn.q_proj": groups[:, :queries].reshape(-1, hidden),
-            "self_attn.k_proj": groups[:, queries].reshape(-1, hidden),
-            "self_attn.v_proj": groups[:, queries + 1].reshape(-1, hidden),
-            "self_attn.o_proj": _initial(
-                f"{ours}.self_attention.linear_proj.weight", hidden, heads
-            ),
-            "mlp.gate_proj": gate,
-            "mlp.up_proj": up,
-            "mlp.down_proj": _initial(f"{ours}.mlp.linear_fc2.weight", hidden, shape.ffn),
-        }.items():
-            parameters[f"{theirs}.{name}.weight"].copy_(value)
-
-
-@torch.no_grad()
-def _fill_gpt2(parameters: dict[str, torch.nn.Parameter], shape: ModelShape) -> None:
-    hidden = shape.hidden
-    parameters["transformer.wte.weight"].copy_(
-        _initial("embedding.word_embeddings.weight", shape.vocab, hidden)
-    )
-    parameters["transformer.wpe.weight"].copy_(
-        _initial("embedding.position_embeddings.weight", shape.max_positions, hidden)
-    )
-    for layer in range(shape.num_layers):
-        ours, theirs = f"decoder.layers.{layer}", f"transformer.h.{layer}"
-        qkv = _initial(f"{ours}.self_attention.linear_qkv.weight", 3 * hidden, hidden)
-        heads = qkv.view(shape.num_heads, 3, shape.head_dim, hidden)
-        for name, value in {
-            "attn.c_attn": heads.transpose(0, 1).reshape(3 * hidden, hidden),
-            "attn.c_proj": _initial(f"{ours}.self_attention.linear_proj.weight", hidden, hidden),
-            "mlp.c_fc": _initial(f"{ours}.mlp.linear_fc1.weight", shape.ffn, hidden),
-            "mlp.c_proj": _initial(f"{ours}.mlp.linear_fc2.weight", hidden, shape.ffn),
-        }.items():
-            parameters[f"{theirs}.{name}.weight"].copy_(value.T)  # a Conv1D keeps (in, out)

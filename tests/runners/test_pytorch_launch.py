@@ -1,4 +1,4 @@
-"""The text of ``pytorch.toml``, and the plans that are not launched."""
+"""The text of ``pytorch.toml``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 
 from runners.backends.pytorch_native import pytorch_launch
 from tests.tiny_job import cpu_cluster, tiny_workload
-from tuner.errors import UserError
 from tuner.launch import PYTORCH_FILE, Measurement
-from tuner.plan import Backend, Offload, ParallelPlan, Precision, Recompute
-from tuner.workload import FactoryModel, Workload
+from tuner.plan import Backend, ParallelPlan, Recompute
+from tuner.workload import Workload
 
 
 def pytorch_toml(workload: Workload | None = None, **knobs: Any) -> str:
@@ -75,37 +74,3 @@ def test_a_pipeline_takes_the_whole_share_of_a_rank() -> None:
     assert values["training"]["local_batch_size"] == 2
     assert values["parallelism"]["pipeline_parallel_microbatch_size"] == 1
     assert values["parallelism"]["pipeline_parallel_schedule"] == "Interleaved1F1B"
-
-
-@pytest.mark.parametrize(
-    ("knobs", "sentence"),
-    [
-        ({"cp": 2}, "cp 1, got 2"),
-        ({"ep": 2}, "ep 1, got 2"),
-        ({"precision": Precision.FP8}, "got fp8"),
-        ({"offload": Offload.OPTIMIZER}, "offload none or params, got optimizer"),
-        ({"offload": Offload.PARAMS, "zero_stage": 3}, "offload none where ranks run on CPUs"),
-        ({"zero_stage": 1, "tp": 2}, "tp and pp 1 for zero_stage 1, got 2, 1"),
-        ({"zero_stage": 0, "dp_replicate": 2}, "zero_stage 2 or 3 for dp_replicate 2"),
-        ({"sequence_parallel": True}, "tp above 1 for sequence_parallel"),
-        ({"vpp": 2}, "pp above 1 for vpp 2"),
-        ({"tp": 4}, r"a tp that divides num_key_value_heads \(2\), got 4"),
-        ({"pp": 8}, r"pp \* vpp of at most num_layers \(4\), got 8"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_trained_is_refused(knobs: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        pytorch_toml(**knobs)
-
-
-def test_only_known_families_are_split() -> None:
-    with pytest.raises(UserError, match=r"except for llama.* got gpt2"):
-        pytorch_toml(tiny_workload(model_type="gpt2"), tp=2)
-    own = Workload(
-        model=FactoryModel(factory="a.b:c", vocab=64), seq_len=8, global_batch_sequences=8
-    )
-    with pytest.raises(UserError, match="a model of your own"):
-        pytorch_toml(own, pp=2)
-    with pytest.raises(UserError, match="pp 1 for tied embeddings"):
-        pytorch_toml(tiny_workload(tie_word_embeddings=True), pp=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -107,3 +108,62 @@ def test_other_families_split_as_llama_does(changes: dict[str, Any], tmp_path: P
     plan = pytorch_plan(tp=2, zero_stage=2, micro_batch=4, sequence_parallel=True)
     split = trained(plan, tmp_path / "split", num_ranks=2, workload=workload)[0]["losses"]
     assert split == pytest.approx(one, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("config", "num_ranks", "knobs"),
+    [
+        ({"num_hidden_layers": 7}, 2, {"pp": 2, "micro_batch": 2}),
+        ({"num_hidden_layers": 7}, 2, {"pp": 2, "vpp": 3, "micro_batch": 2}),
+        ({}, 2, {"pp": 2, "vpp": 2, "micro_batch": 8}),
+        (
+            {"attention_bias": True, "mlp_bias": True, "vocab_size": 509},
+            4,
+            {"tp": 2, "zero_stage": 3, "micro_batch": 2, "sequence_parallel": True},
+        ),
+        (
+            {"tie_word_embeddings": True, "vocab_size": 509},
+            4,
+            {"tp": 2, "zero_stage": 3, "micro_batch": 2},
+        ),
+    ],
+    ids=[
+        "uneven stages",
+        "uneven interleaved stages",
+        "fewer micro-batches than stages",
+        "biases and an odd vocabulary",
+        "tied odd vocabulary",
+    ],
+)
+def test_what_no_rule_refuses_trains_as_one_rank_does(
+    config: dict[str, Any], num_ranks: int, knobs: dict[str, Any], tmp_path: Path
+) -> None:
+    workload = tiny_workload(**config)
+    one = trained(pytorch_plan(micro_batch=8), tmp_path / "one", num_ranks=1, workload=workload)
+    split = trained(
+        pytorch_plan(**knobs), tmp_path / "split", num_ranks=num_ranks, workload=workload
+    )
+    assert split[0]["losses"] == pytest.approx(one[0]["losses"], rel=1e-4)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("family", ["mixtral", "jetmoe"])
+def test_experts_that_no_token_visits_keep_no_rank_waiting(
+    family: str, zero_stage: int, tmp_path: Path
+) -> None:
+    """Two ranks with four tokens each visit other experts of 32, in each of three steps."""
+    workload = dataclasses.replace(
+        tiny_workload(
+            model_type=family,
+            architectures=None,
+            num_local_experts=32,
+            num_experts_per_tok=2,
+            kv_channels=16,
+        ),
+        seq_len=4,
+        global_batch_sequences=2,
+    )
+    one = trained(pytorch_plan(micro_batch=2), tmp_path / "one", num_ranks=1, workload=workload)
+    plan = pytorch_plan(zero_stage=zero_stage)
+    two = trained(plan, tmp_path / "two", num_ranks=2, workload=workload, limit_s=40)
+    assert two[0]["losses"] == pytest.approx(one[0]["losses"], rel=1e-4)

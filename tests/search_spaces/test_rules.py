@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.enumeration import rejections, search_space
+from search_spaces.rule import Rule, backend_mask
 from search_spaces.rule_table import RULES
-from tests.tiny_job import cpu_cluster, setting, tiny_workload
+from tests.tiny_job import CPU_STACK, cpu_cluster, setting, tiny_workload
 from tuner.cluster import Cluster
 from tuner.plan import Backend, Offload, ParallelPlan, Precision, Recompute
+from tuner.plan_arrays import PlanArrays
+from tuner.stack import Stack
 from tuner.workload import FactoryModel, Workload
 
 WORKLOAD = tiny_workload()
@@ -30,7 +33,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("G-11", {"sequence_parallel": True}, ["tp > 1"]),
     ("G-12", {"offload": Offload.OPTIMIZER}, ["offload"]),
     ("S-02", {"tp": 4}, ["(2)", "4"]),
-    ("S-04", {"pp": 2, "vpp": 4}, ["(4)", "2 * 4"]),
+    ("S-04", {"backend": Backend.DEEPSPEED, "pp": 2, "vpp": 4}, ["(4)", "2 * 4"]),
     ("PT-10", {"cp": 2}, ["cp"]),
     ("PT-15", {"zero_stage": 1, "pp": 2}, ["zero_stage 1"]),
     ("PT-01", {"pp": 4, "micro_batch": 8}, ["pp"]),
@@ -84,7 +87,9 @@ def test_a_users_own_module_is_not_split() -> None:
     model = FactoryModel(factory="pkg:make", vocab=64)
     workload = Workload(model=model, seq_len=16, global_batch_sequences=8)
     assert rejections(plan(zero_stage=3), setting(workload, CLUSTER)) == ()
-    for knobs in ({"tp": 2}, {"pp": 2}, {"recompute": Recompute.FULL}):
+    assert rejections(plan(recompute=Recompute.FULL), setting(workload, CLUSTER)) == ()
+    in_deepspeed = {"backend": Backend.DEEPSPEED, "recompute": Recompute.FULL}
+    for knobs in ({"tp": 2}, {"pp": 2}, in_deepspeed):
         assert "G-13" in dict(rejections(plan(**knobs), setting(workload, CLUSTER)))
     assert "G-13" in dict(rejections(plan(backend=Backend.MEGATRON), setting(workload, CLUSTER)))
 
@@ -92,6 +97,15 @@ def test_a_users_own_module_is_not_split() -> None:
 def test_tied_embeddings_are_not_split_over_pytorch_stages() -> None:
     tied = tiny_workload(tie_word_embeddings=True)
     assert "PT-13" in dict(rejections(plan(pp=2), setting(tied, CLUSTER)))
+
+
+def test_a_framework_that_is_not_installed_is_refused_with_what_to_install() -> None:
+    stack = Stack(versions={"torch": "2.13.0"})
+    bare = setting(WORKLOAD, CLUSTER, stack)
+    broken = dict(rejections(plan(backend=Backend.MEGATRON), bare))
+    assert "needs megatron-core, which is not installed" in broken["G-14"]
+    assert rejections(plan(), bare) == ()
+    assert {p.backend for p in search_space(bare, {}).plans} == {Backend.PYTORCH}
 
 
 def test_rule_ids_are_unique_and_every_rule_names_its_source() -> None:
@@ -121,3 +135,12 @@ def test_a_plan_is_enumerated_exactly_when_it_breaks_no_rule(data: st.DataObject
 
 def _space(cluster: Cluster) -> Any:
     return search_space(setting(WORKLOAD, cluster), {"precision": ("fp32", "bf16")})
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.id for rule in RULES])
+def test_a_rule_looks_only_at_the_knobs_that_it_names(rule: Rule) -> None:
+    plans = search_space(setting(WORKLOAD, CLUSTER), {"precision": ("fp32",)}).plans
+    named = {name: plans.columns[name] for name in ("backend", *rule.knobs)}
+    broken = rule.breaks(PlanArrays(columns=named), setting(WORKLOAD, CLUSTER))
+    assert broken.shape == (len(plans),)
+    assert not (broken & backend_mask(plans, rule.backends)).any() or not rule.binds(CPU_STACK)

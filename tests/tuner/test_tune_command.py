@@ -202,3 +202,16 @@ def test_ctrl_c_ends_in_order_and_the_same_command_goes_on(job: Path) -> None:
     again = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120)
     assert again.returncode == 0, again.stderr
     assert len(json.loads(again.stdout)["trials"]) == 1
+
+
+def test_trials_are_not_run_for_another_stack(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = yaml.safe_load(job.read_text())
+    values["stack"] = {"transformer-engine": "2.8"}
+    job.write_text(yaml.safe_dump(values))
+    study = str(job.parent / "study")
+    assert main(["tune", str(job), "--study", study, "--runner", "local"]) == 2
+    told = capsys.readouterr().err
+    assert "stack.transformer-engine must be what is installed here (none)" in told
+    assert "got 2.8" in told

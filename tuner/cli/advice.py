@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.cli.setting import Planned, planned_job
+from search_spaces.enumeration import binding_removals
+from tuner.cli.setting import Planned, job_setting, planned_job
 from tuner.cost_model.case import Subject
 from tuner.cost_model.prediction import breakdown
 from tuner.job import Job
@@ -138,13 +139,16 @@ def _shorter(job: Job) -> Iterator[tuple[str, Job]]:
 
 
 def nothing_legal(job: Planned, changes: Sequence[Change]) -> str:
-    """Why no plan is legal: the rules with what they removed, then what would help."""
+    """Why no plan is legal: the binding rules, or all that removed some; then what would help."""
     space = job.space
-    lines = [f"none of the {space.num_combinations} combinations is legal:"]
-    for removal in sorted(space.waterfall, key=lambda r: -r.removed)[:_MAX_RULES]:
-        lines.append(
-            f"  {removal.rule} removed {removal.removed}: {removal.example or removal.sentence}"
-        )
+    binding = binding_removals(job_setting(job.job), job.job.asked)
+    if binding:
+        lines = [f"no plan is legal; binding, of {space.num_combinations:,} combinations:"]
+        lines += [f"  {removal.rule}: {removal.example}" for removal in binding[:_MAX_RULES]]
+    else:
+        lines = [f"none of {space.num_combinations:,} combinations is legal; several rules bind:"]
+        removals = sorted(space.waterfall, key=lambda removal: -removal.removed)[:_MAX_RULES]
+        lines += [f"  {r.rule} removed {r.removed:,}: {r.example}" for r in removals]
     return "\n".join([*lines, *_advice(changes)])
 
 
@@ -155,8 +159,11 @@ def nothing_fits(job: Planned, changes: Sequence[Change]) -> str:
         return "no plan ran; the failures above say why"
     least = int(predicted.peak_memory_bytes.argmin())
     plan = job.space.plans[least]
-    terms = memory_terms_of(job.job, plan)
-    largest = max(terms, key=terms.__getitem__)
+    shape = job.job.workload.shape
+    assert shape is not None, "predicted, so of a model with a shape"
+    subject = Subject(shape=shape, workload=job.job.workload, cluster=job.job.cluster)
+    terms = breakdown(subject, plan).memory_bytes
+    largest = max(terms, key=lambda term: terms[term])
     line = (
         f"none of {len(job.space.plans)} legal plans is predicted to fit: the smallest "
         f"({plan.label()}) needs {size_text(float(predicted.peak_memory_bytes[least]))} of the "
@@ -164,15 +171,6 @@ def nothing_fits(job: Planned, changes: Sequence[Change]) -> str:
         f"{size_text(terms[largest])} of it {largest.replace('_', ' ')}"
     )
     return "\n".join([line, *_advice(changes)])
-
-
-def memory_terms_of(job: Job, plan: ParallelPlan) -> dict[str, float]:
-    """Bytes of the fullest rank by term; empty for a model of which nothing is known."""
-    shape = job.workload.shape
-    if shape is None:
-        return {}
-    subject = Subject(shape=shape, workload=job.workload, cluster=job.cluster)
-    return dict(breakdown(subject, plan).memory_bytes)
 
 
 def _advice(changes: Sequence[Change]) -> list[str]:

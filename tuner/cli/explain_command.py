@@ -16,10 +16,12 @@ from tuner.cli.advice import nearest_plans, one_knob_away
 from tuner.cli.found_cluster import found_cluster
 from tuner.cli.setting import Planned, job_setting, planned_job
 from tuner.cost_model.case import Subject
-from tuner.cost_model.prediction import breakdown
+from tuner.cost_model.fit import usable_within
+from tuner.cost_model.prediction import breakdown, predictions
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import ParallelPlan
+from tuner.plan_arrays import PlanArrays
 from tuner.units import count_text, size_text, time_text
 
 
@@ -100,11 +102,16 @@ def explanation(job: Job, plan: ParallelPlan) -> dict[str, Any]:
     document["memory_bytes"] = {term: round(size) for term, size in found.memory_bytes.items()}
     document["memory_bytes_by_stage"] = [round(size) for size in found.memory_bytes_by_stage]
     document["time_s"] = dict(found.time_s)
-    document["fits"] = sum(found.memory_bytes.values()) <= job.memory_limit_bytes
+    document["fits"] = _fits(subject, plan, job.memory_limit_bytes)
     if not document["fits"]:
         near = one_knob_away(plan, free)
         document["nearest_plans"] = [_near_document(free, other) for other in near]
     return document
+
+
+def _fits(subject: Subject, plan: ParallelPlan, limit_bytes: int) -> bool:
+    needed = predictions(subject, PlanArrays.of_plans([plan])).needed_memory_bytes[0]
+    return bool(needed <= usable_within(subject.cluster.gpu, limit_bytes))
 
 
 def _near_document(free: Planned, plan: ParallelPlan) -> dict[str, Any]:

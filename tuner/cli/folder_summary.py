@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from reports.baseline import Baseline
 from reports.summary import Summary, summarize
 from tuner.plan import Backend, ParallelPlan
 from tuner.study_folder import StudyFolder
@@ -18,4 +22,15 @@ def folder_summary(folder: StudyFolder) -> Summary:
         Backend(name): ParallelPlan.from_dict(plan) for name, plan in job["defaults"].items()
     }
     num_gpus = job["num_nodes"] * job["gpus_per_node"]
-    return summarize(folder.trials(), num_gpus=num_gpus, defaults=defaults)
+    return summarize(
+        folder.trials(), num_gpus=num_gpus, defaults=defaults, baseline=_baseline(folder, job)
+    )
+
+
+def _baseline(folder: StudyFolder, job: Mapping[str, Any]) -> Baseline | None:
+    if job.get("baseline") is None:
+        return None
+    changed = folder.baseline_file.exists()
+    return Baseline.of_documents(
+        job["baseline"], folder.read_json(folder.baseline_file) if changed else None
+    )

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from tuner.cli import (
+    doctor_command,
+    emit_command,
     explain_command,
     plans_command,
     predict_command,
@@ -28,6 +30,8 @@ _COMMANDS = {
     "predict": predict_command,
     "replay": replay_command,
     "report": report_command,
+    "emit": emit_command,
+    "doctor": doctor_command,
 }
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from tuner.cli.setting import Planned, default_plans
 from tuner.cost_model.case import Subject
+from tuner.cost_model.fit import usable_within
 from tuner.errors import UserError
 from tuner.outcome import Measured, OutOfMemory
-from tuner.plan import ParallelPlan
 from tuner.samplers.candidates import Candidates
 from tuner.samplers.plan_belief import Belief, physical_belief, plain_belief
 from tuner.samplers.plan_sampler import Told
@@ -25,21 +25,21 @@ def job_sampler(
     name: str,
     *,
     seed: int,
-    current: ParallelPlan | None = None,
     warm_start: Sequence[Path] = (),
 ) -> Sampler:
     """The sampler of this name over the legal plans of a job.
 
-    The user's current plan and the frameworks' defaults are tried first, for comparison, where
-    they are likely to run. ``warm_start`` names study folders and measured tables (CSV).
+    The frameworks' defaults are tried first, for comparison, where they are likely to run.
+    ``warm_start`` names study folders and measured tables (CSV).
 
     Raises:
         UserError: a warm start is not of this model, batch and cluster.
     """
     candidates = Candidates.of_plans(job.space.plans, options=dict(job.space.knobs))
-    first = [(current, "the plan in use")] if current is not None else []
-    first += [(p, f"the default of {b}") for b, p in default_plans(job.space).items()]
-    rows = [(candidates.find(plan.to_dict()), reason) for plan, reason in first]
+    rows = [
+        (candidates.find(plan.to_dict()), f"the default of {backend}")
+        for backend, plan in default_plans(job.space).items()
+    ]
     earlier: list[Told] = []
     for path in warm_start:
         earlier += earlier_trials(job, candidates, path)
@@ -56,11 +56,12 @@ def job_sampler(
 def job_belief(job: Planned, candidates: Candidates) -> Belief:
     """From the cost model; of a user's own module nothing is known."""
     shape = job.job.workload.shape
-    limit = float(job.job.memory_limit_bytes)
+    limit = job.job.memory_limit_bytes
     if shape is None:
-        return plain_belief(candidates, limit)
+        return plain_belief(candidates, float(limit))
     subject = Subject(shape=shape, workload=job.job.workload, cluster=job.job.cluster)
-    return physical_belief(candidates, [subject], job.space.plans, limit)
+    usable = usable_within(job.job.cluster.gpu, limit)
+    return physical_belief(candidates, [subject], job.space.plans, usable)
 
 
 def earlier_trials(job: Planned, candidates: Candidates, path: Path) -> list[Told]:

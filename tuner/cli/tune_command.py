@@ -18,6 +18,14 @@ from reports.write import write_reports
 from runners.backends.launch import launch_for
 from runners.environment import environment_facts
 from tuner.cli.advice import helpful_changes, nothing_fits, nothing_legal
+from tuner.cli.baseline import (
+    Document,
+    baseline_plan,
+    given_baseline,
+    settled_baseline,
+    with_baseline,
+)
+from tuner.cli.baseline_changes import explained
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import job_sampler
@@ -27,6 +35,7 @@ from tuner.job import Job
 from tuner.outcome import Measured
 from tuner.runner import Runner
 from tuner.samplers.registry import SAMPLERS
+from tuner.stack import COMPONENTS, installed_stack
 from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder
 from tuner.units import parsed_seconds
@@ -42,6 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runner", choices=("ray", "local", "simulated"), default="ray")
     parser.add_argument("--ray-address", metavar="A", help="of a running cluster; else a local Ray")
     parser.add_argument("--storage", metavar="URL", help="an Optuna storage instead of the journal")
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="what you run now, tried first: see the docs"
+    )
+    parser.add_argument(
+        "--baseline-arguments",
+        type=Path,
+        metavar="FILE",
+        help='Hugging Face TrainingArguments that fill in "auto" and the micro-batch',
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the sampler")
     parser.add_argument(
         "--warm-start",
@@ -72,23 +90,42 @@ def run(options: argparse.Namespace) -> int:
     """0 with a winner, 1 when nothing ran, 130 when interrupted (state is saved)."""
     if options.ray_address is not None and options.runner != "ray":
         raise UserError(f"--ray-address needs --runner ray, got --runner {options.runner}")
-    job = planned(options.job)
+    job = planned(options.job, options.ray_address)
     if not len(job.space.plans):
         changes = helpful_changes(job.job)
         print(f"paratune: {options.job}: {nothing_legal(job, changes)}", file=sys.stderr)
         return 2 if job.job.asked else 1
+    baseline = given_baseline(options.baseline, options.baseline_arguments, job)
     if options.dry_run:
-        return _dry_run(job)
+        return _dry_run(job, baseline)
+    if options.runner != "simulated":
+        _check_stack(options.job, job.job)
     folder = StudyFolder(options.study or Path("studies") / options.job.stem)
     folder.create()
     with folder.locked():
-        _keep_job(folder, job, options.runner)
-        end = _studied(job, folder, options)
+        baseline = settled_baseline(folder, baseline, job)
+        job = with_baseline(job, baseline)
+        _keep_job(folder, job, options.runner, baseline)
+        end = _studied(job, folder, options, baseline)
         return _finished(job, folder, end, options)
 
 
-def _dry_run(job: Planned) -> int:
-    first = next(iter([*default_plans(job.space).values(), *job.space.plans]))
+def _check_stack(path: Path, job: Job) -> None:
+    """Trials run what is installed; legal plans of another stack may not even start."""
+    here = installed_stack().versions
+    differing = [name for name in COMPONENTS if job.stack.versions.get(name) != here.get(name)]
+    if differing:
+        name = differing[0]
+        raise UserError(
+            f"{path}: stack.{name} must be what is installed here ({here.get(name, 'none')}) to "
+            f"run trials, got {job.stack.versions.get(name, 'none')}; install it, remove it from "
+            "stack, or plan only with: paratune plans"
+        )
+
+
+def _dry_run(job: Planned, baseline: Document | None) -> int:
+    own = [] if baseline is None else [baseline_plan(baseline)]
+    first = next(iter([*own, *default_plans(job.space).values(), *job.space.plans]))
     spec = launch_for(first, job.job.workload, job.job.cluster, job.job.measurement)
     print(f"{first.label()}: {spec.num_nodes} x {spec.ranks_per_node} ranks")
     for name, value in spec.env:
@@ -98,7 +135,7 @@ def _dry_run(job: Planned) -> int:
     return 0
 
 
-def _keep_job(folder: StudyFolder, job: Planned, runner: str) -> None:
+def _keep_job(folder: StudyFolder, job: Planned, runner: str, baseline: Document | None) -> None:
     """Keeps the job in the folder; a folder of another job is refused."""
     identity = {
         "workload": job.job.resolved["workload"],
@@ -125,6 +162,7 @@ def _keep_job(folder: StudyFolder, job: Planned, runner: str) -> None:
             "gpus_per_node": job.job.cluster.gpus_per_node,
             "memory_limit_bytes": job.job.memory_limit_bytes,
             "defaults": defaults,
+            "baseline": baseline,
             "job": dict(job.job.resolved),
         },
     )
@@ -148,7 +186,9 @@ def _cluster_identity(job: Job) -> dict[str, Any]:
     }
 
 
-def _studied(job: Planned, folder: StudyFolder, options: argparse.Namespace) -> StudyEnd:
+def _studied(
+    job: Planned, folder: StudyFolder, options: argparse.Namespace, baseline: Document | None
+) -> StudyEnd:
     budget = Budget(
         trials=options.trials or job.job.trials,
         time_s=options.time if options.time is not None else job.job.time_s,
@@ -165,6 +205,7 @@ def _studied(job: Planned, folder: StudyFolder, options: argparse.Namespace) -> 
         folder=folder,
         sampler=sampler,
         storage_url=options.storage,
+        current=None if baseline is None else baseline_plan(baseline),
     )
     try:
         return study.run(budget, view)
@@ -191,7 +232,7 @@ def _runner(job: Planned, options: argparse.Namespace) -> Runner:
 
 
 def _finished(job: Planned, folder: StudyFolder, end: StudyEnd, options: argparse.Namespace) -> int:
-    summary = folder_summary(folder)
+    summary = explained(job.job, folder, folder_summary(folder))
     write_reports(folder, summary)
     if options.json:
         print(json.dumps(study_document(folder, summary)))

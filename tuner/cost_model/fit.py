@@ -24,6 +24,13 @@ def usable_bytes(gpu: Gpu) -> float:
     return (gpu.memory_bytes - CONTEXT_BYTES) / FRAGMENTATION
 
 
+def usable_within(gpu: Gpu, limit_bytes: float) -> float:
+    """What tensors may take at their peak where the allocator may hold no more than a limit."""
+    if gpu.device is Device.CPU:
+        return float(limit_bytes)
+    return min(usable_bytes(gpu), limit_bytes / FRAGMENTATION)
+
+
 def fits(peak_bytes: FloatArray, gpu: Gpu) -> BoolArray:
     """Whether each peak is below what is usable, shape (n,)."""
     return np.asarray(peak_bytes <= usable_bytes(gpu))

@@ -89,6 +89,10 @@ class PlanSampler(optuna.samplers.BaseSampler):
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
         """The knobs of the next plan; empty when every candidate has been tried."""
+        if (enqueued := trial.system_attrs.get("fixed_params")) is not None:
+            # Optuna takes these whatever is proposed; no other plan is to be kept from others.
+            self.reason = "enqueued"
+            return dict(enqueued)
         with self._lock:
             chosen = self._proposal(study, asking=trial.number)
             if chosen is None:
@@ -198,7 +202,7 @@ class PlanSampler(optuna.samplers.BaseSampler):
         row = trial.system_attrs.get(POSITION_ATTR)
         if isinstance(row, int) and row < len(self.candidates):
             return row
-        return self.candidates.find(trial.params)
+        return self.candidates.find(trial.system_attrs.get("fixed_params") or trial.params)
 
     def _told_by(self, trial: FrozenTrial) -> Told | None:
         """None for a trial of other knobs, and for one that was interrupted."""

@@ -130,6 +130,13 @@ def test_what_the_user_runs_now_is_tried_first_unless_it_cannot_fit() -> None:
     assert chosen.reason == "the plan in use"
 
 
+def test_an_enqueued_plan_is_tried_and_kept_from_others() -> None:
+    study = study_of(sampler())
+    study.enqueue_trial(CANDIDATES.values(5))
+    assert asked(study)[1] == 5
+    assert 5 not in {asked(study)[1] for _ in range(5)}
+
+
 def test_an_earlier_study_s_best_plan_is_tried_first() -> None:
     best = min(range(len(PLANS)), key=lambda row: seconds(PLANS[row]))
     some = [*range(0, len(PLANS), 9), best]
