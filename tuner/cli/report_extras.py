@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,8 +10,8 @@ from pydantic import ValidationError
 from reports.report_facts import PlanTerms, PredictedTrial, ReportExtras
 from reports.summary import Summary
 from tuner.cluster import Cluster
-from tuner.cost_model.memory import memory_terms
-from tuner.cost_model.time import time_terms
+from tuner.cost_model.case import Subject
+from tuner.cost_model.prediction import breakdown
 from tuner.errors import UserError
 from tuner.hf_config import hf_model
 from tuner.job_cluster import ClusterSection, described_cluster
@@ -53,12 +52,11 @@ def _terms(folder: StudyFolder, summary: Summary) -> Mapping[int, PlanTerms]:
         return {}  # a user's own module, or a cluster that is described no longer
     shape = workload.shape
     assert shape is not None, "a config.json gives one"
+    subject = Subject(shape=shape, workload=workload, cluster=cluster)
+    found = {ranked.number: breakdown(subject, ranked.plan) for ranked in summary.ranking}
     return {
-        ranked.number: PlanTerms(
-            time_s=asdict(time_terms(shape, workload, cluster, ranked.plan)),
-            memory_bytes=asdict(memory_terms(shape, workload, cluster, ranked.plan)),
-        )
-        for ranked in summary.ranking
+        number: PlanTerms(time_s=terms.time_s, memory_bytes=terms.memory_bytes)
+        for number, terms in found.items()
     }
 
 

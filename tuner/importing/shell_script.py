@@ -44,7 +44,7 @@ def computed_script(text: str) -> str:
         code = re.sub(r"(^|\s)#.*$", "", line)
         depth += _depth_change(code)
         for name, value in _assignments(code):
-            known = _computed(value, variables, number)
+            known = _with_defaults(_computed(value, variables, number), variables)
             assigned.setdefault(name, []).append((number, known, depth > 0))
             variables[name] = known
         lines.append(_computed(_without_let(code, variables), variables, number))
@@ -101,6 +101,16 @@ def _settled(assigned: Mapping[str, list[tuple[int, str, bool]]]) -> dict[str, s
         elif len(distinct) == 1 and re.fullmatch(r"[\w.@]+", values[-1][1]):
             settled[name] = values[-1][1]
     return settled
+
+
+def _with_defaults(value: str, variables: Mapping[str, str]) -> str:
+    """``${NAME:-default}`` as the script's own variables have it, else the default."""
+
+    def value_of(match: re.Match[str]) -> str:
+        default = match[2] if match[2] is not None else match[0]
+        return variables.get(match[1] or match[3], default)
+
+    return _NAME.sub(value_of, value)
 
 
 def _filled(line: str, settled: Mapping[str, str]) -> str:
