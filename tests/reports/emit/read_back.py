@@ -288,6 +288,9 @@ def _megatron_bridge(num_gpus: int) -> Knobs:
 
 def titan_config(folder: Path) -> Any:
     """What the emitted module makes of a base configuration: torchtitan's own classes."""
+    # Here, or they would be imported anew each time: sys.modules is put back below.
+    import torchtitan.components.optimizer
+    import torchtitan.distributed.activation_checkpoint  # noqa: F401
     from torchtitan.config import CompileConfig, TrainingConfig
 
     base = types.ModuleType("a_torchtitan_base")
