@@ -280,7 +280,7 @@ def _megatron_bridge(num_gpus: int) -> Knobs:
         "cp": given.get("model.context_parallel_size", 1),
         "ep": given.get("model.expert_model_parallel_size", 1),
         "sequence_parallel": given["model.sequence_parallel"],
-        "precision": recipes.get(given["mixed_precision"], "fp8"),
+        "precision": recipes[given["mixed_precision"]],
         "recompute": given.get("model.recompute_granularity", "none"),
         "offload": "optimizer" if given.get("optimizer.optimizer_cpu_offload") else "none",
     }

@@ -62,6 +62,7 @@ def test_a_plan_comes_back_as_it_was_through_the_frameworks_own_loader(
             *("zero_stage", "dp_replicate", "pp", "sequence_parallel", "recompute", "vpp"),
             "precision",
         },
+        Format.MEGATRON_BRIDGE: {"precision"},
         Format.TORCHTITAN: {"zero_stage", "precision", "recompute"},
     }.get(form, set())
 
