@@ -109,8 +109,8 @@ def test_an_illegal_baseline_names_the_rule_the_key_and_the_nearest_legal_plan(
     assert tune(job, "--baseline", written(job, values)) == 2
     said = capsys.readouterr().err
     assert "ds.json: pipeline.stages with zero_optimization.stage breaks rule DS-20" in said
-    assert "the nearest legal plan is deepspeed zero1" in said
-    assert "zero_stage 3 -> 1" in said
+    assert "the nearest legal plan is deepspeed" in said
+    assert "(zero_stage 3 -> 1)" in said or "(pp 2 -> 1)" in said
     assert "Traceback" not in said
     assert not (job.parent / "study").exists()
 
