@@ -51,6 +51,12 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return document
 
 
+def predicted_bytes(job: Path, micro_batch: int, capsys: pytest.CaptureFixture[str]) -> int:
+    plan = f"backend=deepspeed,precision=fp32,micro_batch={micro_batch}"
+    assert main(["explain", str(job), "--plan", plan, "--json"]) == 0
+    return sum(told(capsys)["memory_bytes"].values())
+
+
 @pytest.mark.parametrize("sampler", ["plan", "tpe", "random"])
 def test_the_baseline_is_trial_0_whatever_the_sampler(
     job: Path, sampler: str, capsys: pytest.CaptureFixture[str]
@@ -129,7 +135,9 @@ def test_a_baseline_out_of_memory_is_said_and_has_no_speed(
     file = written(job, {"train_micro_batch_size_per_gpu": 4})
     values = yaml.safe_load(job.read_text())
     values["workload"]["seq_len"] = 128
-    values["memory"] = {"limit": "4MiB"}
+    job.write_text(yaml.safe_dump(values))
+    sizes = [predicted_bytes(job, micro_batch, capsys) for micro_batch in (1, 4)]
+    values["memory"] = {"limit": f"{sum(sizes) // 2 // 1024}KiB"}
     job.write_text(yaml.safe_dump(values))
     assert tune(job, "--baseline", file, "--trials", "5", "--json") == 0
     document = told(capsys)
