@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
+from search_spaces.enumeration import rejections
 from tests.tiny_job import LLAMA_CONFIG
+from tuner.cli.baseline_changes import baseline_changes
+from tuner.cli.found_cluster import found_cluster
 from tuner.cli.main import main
+from tuner.cli.setting import job_setting
+from tuner.job import read_job
+from tuner.plan import Backend, ParallelPlan, Precision
 
 MODEL = LLAMA_CONFIG | {"vocab_size": 256, "hidden_size": 32}
 ZERO_1 = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}}
@@ -227,3 +233,28 @@ def test_a_study_without_a_baseline_says_nothing_of_one(
     assert tune(job, "--trials", "1", "--json") == 0
     assert told(capsys)["baseline"] is None
     assert "Your configuration" not in (job.parent / "study" / "report.md").read_text()
+
+
+def test_every_plan_on_the_way_is_legal_and_knobs_that_need_each_other_change_together(
+    job: Path,
+) -> None:
+    read = read_job(job, found_cluster)
+    start = ParallelPlan(backend=Backend.PYTORCH, zero_stage=3, precision=Precision.FP32)
+    winner = ParallelPlan(
+        backend=Backend.MEGATRON,
+        tp=2,
+        pp=2,
+        sequence_parallel=True,
+        precision=Precision.FP32,
+        micro_batch=2,
+    )
+    changes = baseline_changes(read, start, winner)
+    assert changes is not None
+    plans = [ParallelPlan.from_dict(step["plan"]) for step in changes["steps"]]
+    assert plans[-1] == winner
+    assert [rejections(plan, job_setting(read)) for plan in plans] == [()] * len(plans)
+    # Sequence parallelism needs tp, and Megatron-Core has no stage 3.
+    names = [list(step["knobs"]) for step in changes["steps"]]
+    order = [name for step in names for name in step]
+    assert order.index("tp") < order.index("sequence_parallel")
+    assert len(order) == len(set(order)) == 6
