@@ -27,12 +27,7 @@ def accelerate_files(subject: Subject) -> tuple[LaunchFile, ...]:
     """
     plan = subject.plan
     check("accelerate", plan, _needs(subject))
-    if plan.backend is Backend.MEGATRON and subject.model.get("model_type") not in MEGATRON_MODELS:
-        raise UserError(
-            "--format accelerate: workload.model must be of a family that accelerate's Megatron "
-            f"plugin builds ({', '.join(MEGATRON_MODELS)}), got {subject.model.get('model_type')}; "
-            "use --format megatron"
-        )
+    _check_rest(subject)
     text = f"# {subject.origin}\n" + yaml.safe_dump(_config(subject), sort_keys=False)
     kept = {MODEL_FILE, DEEPSPEED_FILE}
     by_script = plan.backend is Backend.DEEPSPEED or _is_replicated(plan)
@@ -45,6 +40,21 @@ def accelerate_files(subject: Subject) -> tuple[LaunchFile, ...]:
     )
 
 
+def _check_rest(subject: Subject) -> None:
+    if subject.on_cpu:
+        raise UserError(
+            "--format accelerate: cluster.gpu must be a GPU, got cpu: accelerate launch starts "
+            "several CPU ranks only through mpirun, and leaves DeepSpeed and FSDP out there; "
+            "use --format torchrun"
+        )
+    family = subject.model.get("model_type")
+    if subject.plan.backend is Backend.MEGATRON and family not in MEGATRON_MODELS:
+        raise UserError(
+            "--format accelerate: workload.model must be of a family that accelerate's Megatron "
+            f"plugin builds ({', '.join(MEGATRON_MODELS)}), got {family}; use --format megatron"
+        )
+
+
 def _config(subject: Subject) -> dict[str, Any]:
     spec, plan = subject.spec, subject.plan
     common: dict[str, Any] = {
@@ -54,8 +64,7 @@ def _config(subject: Subject) -> dict[str, Any]:
         "machine_rank": 0,
         "main_training_function": "main",
         "rdzv_backend": "static" if spec.num_nodes == 1 else "c10d",
-        # With it accelerate would leave DeepSpeed and FSDP out: there launch.sh says it instead.
-        "use_cpu": subject.on_cpu and _is_replicated(plan),
+        "use_cpu": False,
     }
     match plan.backend:
         case Backend.PYTORCH:
@@ -83,7 +92,7 @@ def _is_replicated(plan: ParallelPlan) -> bool:
 def _pytorch(subject: Subject) -> dict[str, Any]:
     plan = subject.plan
     if _is_replicated(plan):
-        return {"distributed_type": "MULTI_CPU" if subject.on_cpu else "MULTI_GPU"}
+        return {"distributed_type": "MULTI_GPU"}
     fsdp = {
         "fsdp_version": 2,
         # The layers are those that the model itself names, its _no_split_modules.
@@ -169,7 +178,6 @@ def _pytorch_needs(plan: ParallelPlan, data_parallel: int) -> tuple[Need, ...]:
 
 def _launch(subject: Subject) -> LaunchFile:
     where = "--main_process_port=0"
-    on_cpu = ("export ACCELERATE_USE_CPU=true",) if subject.on_cpu else ()
     comments: tuple[str, ...] = (f"./{LAUNCH_SCRIPT} train.py ...",)
     if subject.spec.num_nodes > 1:
         comments = (*comments, "On every node, MACHINE_RANK counting from 0.")
@@ -183,7 +191,6 @@ def _launch(subject: Subject) -> LaunchFile:
         subject,
         comments=comments,
         lines=(
-            *on_cpu,
             ': "${1:?the training script}"',
             'program=$(cd "$(dirname "$1")" && pwd)/$(basename "$1"); shift',
             'cd "$here"  # where the files that the YAML names are looked for',

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports.emit.megatron_options import read_arguments
-from reports.emit.subject import Subject, check, only
+from reports.emit.subject import Need, Subject, check, only
 from tuner.launch import MEGATRON_FILE, MODEL_FILE, LaunchFile
 from tuner.plan import Backend, ParallelPlan, Precision
 
@@ -14,9 +14,8 @@ _RECIPES = {
     Precision.FP32: "null",
     Precision.FP16: "fp16_mixed",
     Precision.BF16: "bf16_mixed",
-    Precision.FP8: "bf16_with_fp8_delayed_scaling_mixed",
 }
-"""Registered in megatron/bridge/training/mixed_precision.py; FP8 with Megatron's default recipe."""
+"""Registered in megatron/bridge/training/mixed_precision.py."""
 _MODEL = (
     "seq_length",
     "attention_dropout",
@@ -76,9 +75,9 @@ def bridge_files(subject: Subject) -> tuple[LaunchFile, ...]:
     """The overrides; the model itself comes from ``AutoBridge`` and ``config.json``.
 
     Raises:
-        UserError: the plan is of another framework.
+        UserError: the plan is of another framework, or Bridge would train it otherwise.
     """
-    check("megatron-bridge", subject.plan, (only(subject.plan, Backend.MEGATRON, "torchrun"),))
+    check("megatron-bridge", subject.plan, _needs(subject.plan))
     arguments = read_arguments(subject.text(MEGATRON_FILE), named=MEGATRON_FILE)
     lines = [
         f"{key}={_hydra(key, value)}" for key, value in overrides(subject.plan, arguments).items()
@@ -86,6 +85,20 @@ def bridge_files(subject: Subject) -> tuple[LaunchFile, ...]:
     text = f"# {subject.origin}\n" + "\n".join(lines) + "\n"
     model = (file for file in subject.spec.files if file.name == MODEL_FILE)
     return (LaunchFile(name=OVERRIDES_FILE, text=text), *model)
+
+
+def _needs(plan: ParallelPlan) -> tuple[Need, ...]:
+    return (
+        only(plan, Backend.MEGATRON, "torchrun"),
+        Need(
+            knob="precision",
+            holds=plan.precision is not Precision.FP8,
+            allowed="fp32, fp16 or bf16",
+            why="Bridge's FP8 recipes gather the parameters in 8 bits and scale otherwise than "
+            "the trial did",
+            instead="use --format megatron, or a plan with precision=bf16",
+        ),
+    )
 
 
 def overrides(plan: ParallelPlan, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ _HOW: Mapping[Format, tuple[str, ...]] = {
         "`./launch.sh` (torchrun) or `./launch_deepspeed.sh` repeats the trial; with your own "
         "script behind it, e.g. `./launch.sh train.py --deepspeed_config ds_config.json`, it "
         "starts that on the same ranks.",
+        "DeepSpeed leaves recomputation, but for whole layers of a pipeline, to your script: "
+        "`training.json` says what the trial recomputed.",
         "`ds_config.json` leaves `train_batch_size` out: DeepSpeed derives it, and checks it "
         "against one rank where torch.distributed is not yet up.",
     ),

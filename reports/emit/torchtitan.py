@@ -96,8 +96,12 @@ def titan_tables(ran: dict[str, Any], plan: ParallelPlan, layers: int) -> dict[s
         }
     return {
         "parallelism": parallelism,
-        # The trial clips nothing; torchtitan's own limit is 1.
-        "training": {**ran["training"], "max_norm": float("inf")},
+        # The trial clips nothing and captures no graphs, which torchtitan does unless told.
+        "training": {
+            **ran["training"],
+            "max_norm": float("inf"),
+            "disable_cuda_graphs": True,
+        },
         "activation_checkpoint": {"mode": ran["activation_checkpoint"]["mode"]},
         "optimizer": {
             "lr": ran["optimizer"]["lr"],

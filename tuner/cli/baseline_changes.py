@@ -6,13 +6,17 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
+import numpy as np
+
 from reports.summary import Summary
-from search_spaces.enumeration import rejections
+from search_spaces.rule import backend_mask
+from search_spaces.rule_table import RULES
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.setting import job_setting
 from tuner.cost_model.prediction import prediction
 from tuner.job import Job
 from tuner.plan import KNOB_NAMES, ParallelPlan
+from tuner.plan_arrays import PlanArrays
 from tuner.study_folder import StudyFolder
 
 
@@ -72,12 +76,21 @@ def _best_change(
 def _legal_changes(
     job: Job, plan: ParallelPlan, winner: ParallelPlan, sets: Sequence[tuple[str, ...]]
 ) -> Iterator[tuple[tuple[str, ...], ParallelPlan, float]]:
-    setting = job_setting(job)
-    now = winner.to_dict()
-    for names in sets:
-        changed = ParallelPlan.from_dict(plan.to_dict() | {name: now[name] for name in names})
-        if changed != winner and rejections(changed, setting):
-            continue
-        predicted = prediction(job.workload, job.cluster, changed)
-        if predicted is not None:
-            yield names, changed, predicted.step_time_s
+    was, now = plan.to_dict(), winner.to_dict()
+    changed = [ParallelPlan.from_dict(was | {n: now[n] for n in names}) for names in sets]
+    for names, other, legal in zip(sets, changed, _legal(job, changed), strict=True):
+        # The winner was measured: it is where the way ends, whatever the rules say of it now.
+        if legal or other == winner:
+            predicted = prediction(job.workload, job.cluster, other)
+            if predicted is not None:
+                yield names, other, predicted.step_time_s
+
+
+def _legal(job: Job, plans: Sequence[ParallelPlan]) -> list[bool]:
+    """All at once: thousands of sets of knobs may have to be tried."""
+    setting, arrays = job_setting(job), PlanArrays.of_plans(plans)
+    broken = np.zeros(len(arrays), dtype=np.bool_)
+    for rule in RULES:
+        if rule.binds(setting.stack):
+            broken |= backend_mask(arrays, rule.backends) & rule.breaks(arrays, setting)
+    return [not one for one in broken.tolist()]

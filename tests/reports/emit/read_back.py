@@ -280,7 +280,7 @@ def _megatron_bridge(num_gpus: int) -> Knobs:
         "cp": given.get("model.context_parallel_size", 1),
         "ep": given.get("model.expert_model_parallel_size", 1),
         "sequence_parallel": given["model.sequence_parallel"],
-        "precision": recipes.get(given["mixed_precision"], "fp8"),
+        "precision": recipes[given["mixed_precision"]],
         "recompute": given.get("model.recompute_granularity", "none"),
         "offload": "optimizer" if given.get("optimizer.optimizer_cpu_offload") else "none",
     }
@@ -288,6 +288,9 @@ def _megatron_bridge(num_gpus: int) -> Knobs:
 
 def titan_config(folder: Path) -> Any:
     """What the emitted module makes of a base configuration: torchtitan's own classes."""
+    # Here, or they would be imported anew each time: sys.modules is put back below.
+    import torchtitan.components.optimizer
+    import torchtitan.distributed.activation_checkpoint  # noqa: F401
     from torchtitan.config import CompileConfig, TrainingConfig
 
     base = types.ModuleType("a_torchtitan_base")

@@ -22,8 +22,10 @@ from reports.emit.subject import Subject
 from reports.emit.training_arguments import TRAINING_ARGUMENTS_FILE
 from runners.bench.megatron_arguments import MegatronArguments
 from search_spaces.enumeration import rejections
+from search_spaces.rule import Setting
 from tests.reports.emit.legal_plans import drawn, setting, subject_of
 from tests.reports.emit.read_back import trainer_arguments
+from tests.tiny_job import CPU_STACK, cpu_cluster, tiny_workload
 from tuner.errors import UserError
 from tuner.launch import DEEPSPEED_FILE, MEGATRON_FILE, MODEL_FILE, PYTORCH_FILE, TRAINING_FILE
 from tuner.plan import ParallelPlan
@@ -187,10 +189,25 @@ def test_what_a_format_cannot_say_is_refused_with_the_knob_and_another_way(
 
 
 def test_a_family_that_accelerates_megatron_plugin_does_not_build_is_refused() -> None:
-    knobs = {"backend": "megatron", "recompute": "full", "ep": 4}
+    knobs: dict[str, Any] = {"backend": "megatron", "recompute": "full", "ep": 4}
     one = subject("mixtral-8x7b", "four nodes", **knobs)
     with pytest.raises(UserError, match=r"workload\.model must be .*gpt2, llama.*got mixtral"):
         emitted(one, Format.ACCELERATE)
+
+
+def test_accelerate_is_not_asked_for_ranks_on_cpus_which_it_would_start_without_deepspeed() -> None:
+    one = subject(on="ranks on CPUs", backend="deepspeed", zero_stage=2)
+    with pytest.raises(UserError, match=r"cluster\.gpu must be a GPU, got cpu.*--format torchrun"):
+        emitted(one, Format.ACCELERATE)
+
+
+def test_stages_that_torchtitan_would_cut_elsewhere_are_refused() -> None:
+    plan = ParallelPlan.from_dict({"backend": "pytorch", "zero_stage": 2, "pp": 2})
+    uneven = Setting(
+        workload=tiny_workload(num_hidden_layers=7), cluster=cpu_cluster(4), stack=CPU_STACK
+    )
+    with pytest.raises(UserError, match=r"pp must be such that .* layers \(7\), got 2"):
+        emitted(subject_of(plan, uneven), Format.TORCHTITAN)
 
 
 def test_launch_files_that_are_missing_are_named() -> None:
@@ -332,6 +349,7 @@ def test_torchtitan_keeps_its_steps_and_takes_the_plans_optimizer(tmp_path: Path
     folder = written(tmp_path, subject(backend="pytorch", zero_stage=2), Format.TORCHTITAN)
     config = titan_config(folder)
     assert config.training.steps == 12
+    assert config.training.disable_cuda_graphs, "the trial captured none; not with a pipeline"
     assert config.training.max_norm == float("inf"), "the trial clips nothing"
     (group,) = config.optimizer.param_groups
     assert group.optimizer_kwargs["lr"] == 3e-4
@@ -340,7 +358,13 @@ def test_torchtitan_keeps_its_steps_and_takes_the_plans_optimizer(tmp_path: Path
 
 
 def test_torchtitan_cuts_stages_of_equally_many_layers(tmp_path: Path) -> None:
-    knobs = {"backend": "pytorch", "zero_stage": 2, "pp": 2, "vpp": 2, "micro_batch": 1}
+    knobs: dict[str, Any] = {
+        "backend": "pytorch",
+        "zero_stage": 2,
+        "pp": 2,
+        "vpp": 2,
+        "micro_batch": 1,
+    }
     made = texts(subject(**knobs), Format.TORCHTITAN)["torchtitan.toml"]
     assert "pipeline_parallel_layers_per_stage = 8\n" in made
     assert "pipeline_parallel_first_stage_less_layers = 0\n" in made
