@@ -13,7 +13,9 @@ from tuner.plan import Backend, ParallelPlan, Precision, Recompute
 from tuner.study_folder import StudyFolder
 from tuner.trial import Trial
 
-HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'&amp;{{7*7}}"
+HOSTILE = (
+    "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'&amp;{{7*7}}"
+)
 """What a name or a log may hold, whoever wrote it."""
 LOG_LINE = "step {n}: the ranks wait for one another at the barrier, which takes a while {n}"
 
