@@ -305,9 +305,9 @@ def _stacked(
             orientation="h",
             name=html.escape(name.replace("_", " ")),
             marker={"color": _TERM_COLORS[index % len(_TERM_COLORS)]},
-            text=[words(share) for share in shares],
+            text=[f"{html.escape(name.replace('_', ' '))}: {words(share)}" for share in shares],
             textposition="none",
-            hovertemplate="%{text}",
+            hovertemplate="%{text}<extra></extra>",
         )
     figure.update_layout(barmode="stack", bargap=0.35, legend_traceorder="normal")
     figure.update_yaxes(autorange="reversed", automargin=True, type="category")
@@ -376,7 +376,7 @@ def _other_text(trial: Trial) -> str:
 
 
 def _bar_name(ranked: MeasuredTrial) -> str:
-    return f"{ranked.number}: {html.escape(ranked.plan.label())}"
+    return f"trial {ranked.number}"
 
 
 def _option_text(option: object) -> str:

@@ -15,6 +15,7 @@ from reports.charts import (
     time_terms_chart,
 )
 from reports.html.answer_view import Answer, answer_view
+from reports.html.baseline_view import BaselineView, baseline_view
 from reports.html.framework_view import FrameworkCard, framework_cards
 from reports.html.table_view import Column, Table
 from reports.html.trial_view import TrialRow, trial_rows
@@ -56,6 +57,7 @@ class ReportView:
     mark: str
     """Beside every number that is not measured."""
     answer: Answer
+    baseline: BaselineView | None
     memory: Chart | None
     frameworks: tuple[FrameworkCard, ...]
     knobs: Chart | None
@@ -94,6 +96,7 @@ def report_view(
         source=summary.source,
         mark=mark,
         answer=answer_view(summary, facts, study),
+        baseline=baseline_view(summary),
         memory=_memory(summary, facts),
         frameworks=framework_cards(summary, facts, study),
         knobs=_knobs(measured),
@@ -231,8 +234,8 @@ def _predicted(summary: Summary, extras: ReportExtras) -> Chart | None:
     )
     middle = errors[len(errors) // 2]
     words = (
-        f"Of {len(both)} plans the prediction was kept; its median error is {middle:.0%} of the "
-        "measured step time."
+        f"The prediction of {len(both)} of {len(summary.ranking)} plans that trained was kept; "
+        f"its median error is {middle:.0%} of the measured step time."
     )
     return Chart(
         id="chart-predicted",

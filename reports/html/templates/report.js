@@ -133,9 +133,17 @@
       }
     }, { rootMargin: "300px" });
     for (const [id] of figures) near.observe(byId(id));
-  } else {
-    drawAll();
   }
+  // The others follow one by one when the page has nothing else to do.
+  const idle = window.requestIdleCallback ?? ((then) => setTimeout(then, 50));
+  const drawNext = () => {
+    const next = figures.find(([id]) => !drawn.has(id));
+    if (!next) return;
+    draw(...next);
+    idle(drawNext);
+  };
+  if (document.readyState === "complete") idle(drawNext);
+  else window.addEventListener("load", () => idle(drawNext));
   const relayoutDrawn = (update) => {
     for (const [id, figure] of figures) if (drawn.has(id)) Plotly.relayout(id, update(id, figure));
   };

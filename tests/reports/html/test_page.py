@@ -7,10 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from reports.baseline import Baseline
 from reports.html.rendering import script_json
 from reports.report_facts import ReportExtras
 from reports.study_files import TAIL_LINES, log_end
-from tests.reports.a_study import LIMIT_BYTES, measured, study_folder, trial, trials
+from reports.summary import summarize
+from reports.write import write_reports
+from tests.reports.a_study import (
+    DEFAULTS,
+    LIMIT_BYTES,
+    NUM_GPUS,
+    measured,
+    study_folder,
+    trial,
+    trials,
+)
 from tests.reports.html.studies import (
     HOSTILE,
     LOG_LINE,
@@ -234,6 +245,27 @@ def test_what_a_framework_alone_refused_is_in_its_column(tmp_path: Path) -> None
     row = text[text.index("not possible with it here") : text.index("trials 2 tried")]
     assert "stage 0 or 1 with pp > 1 (" in row
     assert "removed nothing" not in row
+
+
+def test_the_users_own_configuration_is_set_against_the_best(tmp_path: Path) -> None:
+    folder = study_folder(tmp_path / "s", trials())
+    given = Baseline(
+        plan=ParallelPlan(backend=Backend.PYTORCH),
+        file="mine<b>.toml",
+        format="torchtitan",
+        unknown_keys=("paralelism",),
+        ignored_keys=(),
+        pinned=(),
+        notes=(),
+    )
+    summary = summarize(trials(), num_gpus=NUM_GPUS, defaults=DEFAULTS, baseline=given)
+
+    write_reports(folder, summary)
+
+    text = Page(folder.path / "report.html").text
+    assert "Yours: 2,048 tokens/s; best: 4,096 (2.00x)" in text
+    assert "mine<b>.toml (torchtitan) is pytorch zero0 mb1 bf16" in text
+    assert "Keys that the framework does not know: paralelism" in text
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
