@@ -17,6 +17,7 @@ from reports.report_facts import (
     PredictedTrial,
     best_so_far,
     pareto_front,
+    shown_terms,
 )
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import BACKEND_NAMES, KIND_NAMES, outcome_words
@@ -42,6 +43,12 @@ _TERM_COLORS = (
     "#0c8599",
     "#e03131",
     "#868e96",
+    "#5c940d",
+    "#5f3dc4",
+    "#c2255c",
+    "#74b816",
+    "#99e9f2",
+    "#ffc078",
 )
 _LANE = "did not train"
 _HOVER_CHARS = 160
@@ -119,7 +126,7 @@ def _add_lanes(figure: Figure, summary: Summary) -> None:
             "anchor": "y2",
             "automargin": True,
             "fixedrange": True,
-            "title": {"text": "trial that did not train"},
+            "title": {"text": "trial that did not train", "font": {"size": 13}},
             "range": [-0.5, last + 0.5],
             "zeroline": False,
             **({"dtick": 1} if last < 12 else {}),
@@ -293,12 +300,10 @@ def memory_terms_chart(plans: Sequence[MeasuredTrial], terms: Mapping[int, PlanT
 def _stacked(
     rows: Sequence[tuple[str, Mapping[str, float]]], scale: float, title: str, words: Any
 ) -> Figure:
-    names = list(dict.fromkeys(name for _, values in rows for name in values))
-    figure = _figure(150 + 38 * len(rows))
+    names = shown_terms([values for _, values in rows])
+    figure = _figure(110 + 38 * len(rows) + 12 * len(names))  # its legend has two columns
     for index, name in enumerate(names):
-        shares = [values.get(name, 0.0) for _, values in rows]
-        if not any(shares):
-            continue
+        shares = [max(0.0, values.get(name, 0.0)) for _, values in rows]
         figure.add_bar(
             x=[share * scale for share in shares],
             y=[plan for plan, _ in rows],

@@ -15,6 +15,9 @@ from tuner.plan import KNOB_NAMES, ParallelPlan, PlanValue
 from tuner.trial import Trial
 from tuner.units import size_text
 
+_ROUNDING = 1e-6
+"""Of the whole: a smaller term cannot be seen, and may be below zero by rounding."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedTrial:
@@ -142,6 +145,17 @@ def _option_effect(option: PlanValue, times: list[float], speedups: list[float])
         fastest_s=min(times),
         num_pairs=len(speedups),
         pair_speedup=mean,
+    )
+
+
+def shown_terms(values: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
+    """Names of the terms that are more than rounding in some plan, in their order."""
+    largest = max((sum(terms.values()) for terms in values), default=0.0)
+    names = dict.fromkeys(name for terms in values for name in terms)
+    return tuple(
+        name
+        for name in names
+        if any(terms.get(name, 0.0) > _ROUNDING * largest for terms in values)
     )
 
 

@@ -25,6 +25,7 @@ from reports.report_facts import (
     flattened,
     knob_effects,
     pareto_front,
+    shown_terms,
 )
 from reports.study_facts import StudyFacts
 from reports.study_files import StudyFiles
@@ -278,24 +279,18 @@ def _terms_table(
     values: Mapping[int, Mapping[str, float]],
     words: Any,
 ) -> Table:
-    names = list(dict.fromkeys(name for r in plans for name in values[r.number]))
+    rows = [
+        (name.replace("_", " "), *(words(max(0.0, values[r.number].get(name, 0.0))) for r in plans))
+        for name in shown_terms([values[r.number] for r in plans])
+    ]
+    totals = ("in all", *(words(sum(values[r.number].values())) for r in plans))
     return Table(
         caption=caption,
         columns=(
-            Column(title="trial", numeric=True),
-            Column(title="plan", code=True),
-            *(Column(title=name.replace("_", " "), numeric=True) for name in names),
-            Column(title="in all", numeric=True),
+            Column(title="term"),
+            *(Column(title=f"trial {r.number}: {r.plan.label()}", numeric=True) for r in plans),
         ),
-        rows=tuple(
-            (
-                str(r.number),
-                r.plan.label(),
-                *(words(values[r.number].get(name, 0.0)) for name in names),
-                words(sum(values[r.number].values())),
-            )
-            for r in plans
-        ),
+        rows=(*rows, totals),
     )
 
 
