@@ -32,18 +32,6 @@ def test_all_reports_are_made_again(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert len(list(csv.DictReader(table))) == 6
 
 
-def test_predictions_that_trials_were_kept_with_are_shown(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "s", trials())
-    record = folder.trial_folder(3) / "trial.json"
-    kept = {"step_time_s": 0.9, "peak_memory_bytes": 1e8}
-    folder.write_json(record, folder.read_json(record) | {"prediction": kept})
-
-    assert main(["report", str(folder.path)]) == 0
-
-    page = (folder.path / "report.html").read_text()
-    assert "its median error is 10%" in page
-
-
 def test_nothing_trained_exits_with_one(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "s", trials()[1:3])
 

@@ -11,53 +11,57 @@ from reports.report_facts import PlanTerms, PredictedTrial, ReportExtras
 from reports.summary import Summary
 from tuner.cluster import Cluster
 from tuner.cost_model.case import Subject
-from tuner.cost_model.prediction import breakdown
+from tuner.cost_model.prediction import breakdown, predictions
 from tuner.errors import UserError
 from tuner.hf_config import hf_model
 from tuner.job_cluster import ClusterSection, described_cluster
 from tuner.launch import MODEL_FILE
+from tuner.plan_arrays import PlanArrays
 from tuner.study_folder import StudyFolder
 from tuner.workload import Workload
 
 
 def report_extras(folder: StudyFolder, summary: Summary) -> ReportExtras:
-    """Predictions that the trials were kept with, and terms of the plans that trained.
+    """What is predicted from shapes and datasheets, before any trial; terms of plans that trained.
 
     A study of an unknown model, or of an older paratune, has none: its report goes without.
     """
-    return ReportExtras(
-        predictions=_kept_predictions(folder, summary), terms=_terms(folder, summary)
-    )
+    subject = _subject(folder, summary)
+    if subject is None:
+        return ReportExtras(predictions={}, terms={})
+    return ReportExtras(predictions=_predictions(subject, summary), terms=_terms(subject, summary))
 
 
-def _kept_predictions(folder: StudyFolder, summary: Summary) -> Mapping[int, PredictedTrial]:
-    """Of the trials whose record holds what was predicted when they were chosen."""
-    kept = {}
-    for trial in summary.trials:
-        record = folder.read_json(folder.trial_folder(trial.number) / "trial.json")
-        match record.get("prediction"):
-            case {"step_time_s": float(seconds), "peak_memory_bytes": float() | int() as size}:
-                kept[trial.number] = PredictedTrial(step_time_s=seconds, peak_memory_bytes=size)
-    return kept
+def _predictions(subject: Subject, summary: Summary) -> Mapping[int, PredictedTrial]:
+    found = predictions(subject, PlanArrays.of_plans([trial.plan for trial in summary.trials]))
+    return {
+        trial.number: PredictedTrial(step_time_s=float(seconds), peak_memory_bytes=float(size))
+        for trial, seconds, size in zip(
+            summary.trials, found.step_time_s, found.peak_memory_bytes, strict=True
+        )
+    }
 
 
-def _terms(folder: StudyFolder, summary: Summary) -> Mapping[int, PlanTerms]:
-    if summary.best is None:
-        return {}
-    job = folder.read_json(folder.job_file)
-    try:
-        workload = _workload(folder, summary.best.number, job)
-        cluster = _cluster(job)
-    except (UserError, ValidationError, KeyError):
-        return {}  # a user's own module, or a cluster that is described no longer
-    shape = workload.shape
-    assert shape is not None, "a config.json gives one"
-    subject = Subject(shape=shape, workload=workload, cluster=cluster)
+def _terms(subject: Subject, summary: Summary) -> Mapping[int, PlanTerms]:
     found = {ranked.number: breakdown(subject, ranked.plan) for ranked in summary.ranking}
     return {
         number: PlanTerms(time_s=terms.time_s, memory_bytes=terms.memory_bytes)
         for number, terms in found.items()
     }
+
+
+def _subject(folder: StudyFolder, summary: Summary) -> Subject | None:
+    if summary.best is None:
+        return None
+    job = folder.read_json(folder.job_file)
+    try:
+        workload = _workload(folder, summary.best.number, job)
+        cluster = _cluster(job)
+    except (UserError, ValidationError, KeyError):
+        return None  # a user's own module, or a cluster that is described no longer
+    shape = workload.shape
+    assert shape is not None, "a config.json gives one"
+    return Subject(shape=shape, workload=workload, cluster=cluster)
 
 
 def _workload(folder: StudyFolder, number: int, job: Mapping[str, Any]) -> Workload:

@@ -29,6 +29,7 @@ from tuner.cli.baseline_changes import explained
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import job_sampler
+from tuner.cli.report_extras import report_extras
 from tuner.cli.setting import Planned, default_plans, planned
 from tuner.errors import UserError
 from tuner.job import Job
@@ -233,7 +234,7 @@ def _runner(job: Planned, options: argparse.Namespace) -> Runner:
 
 def _finished(job: Planned, folder: StudyFolder, end: StudyEnd, options: argparse.Namespace) -> int:
     summary = explained(job.job, folder, folder_summary(folder))
-    write_reports(folder, summary)
+    write_reports(folder, summary, report_extras(folder, summary))
     if options.json:
         print(json.dumps(study_document(folder, summary)))
     _say_end(job, folder, end, summary, options)
