@@ -80,5 +80,12 @@ def _cluster(job: Mapping[str, Any]) -> Cluster:
     described = job["job"]["cluster"]
     values = job["identity"]["cluster"] if described == "auto" else described
     return described_cluster(
-        ClusterSection.model_validate(values), job["memory_limit_bytes"], named="cluster"
+        ClusterSection.model_validate(_given(values)), job["memory_limit_bytes"], named="cluster"
     )
+
+
+def _given(values: Any) -> Any:
+    """Without the keys that the user left out, which were kept as null."""
+    if not isinstance(values, Mapping):
+        return values
+    return {key: _given(value) for key, value in values.items() if value is not None}
