@@ -128,7 +128,8 @@ def test_measurements_shuffled_between_rows_are_found_no_sooner_than_by_chance(
             for row, other in zip(content, order, strict=True)
         ]
         path = table(tmp_path, shuffled, f"{seed}.csv")
-        (line,) = replay(path, capsys, "--trials", str(len(content)))
+        # Later trials would only take longer: what is not found by then counts as never.
+        (line,) = replay(path, capsys, "--trials", str(len(content) // 3))
         counts.append(trials_to_best(line))
     # By chance half of the rows are needed on average.
     assert np.mean(counts) > len(PLANS) / 5
