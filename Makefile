@@ -24,6 +24,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch setuptools
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	# Its own dependencies would pull CUDA builds; the tests need only its configuration classes.
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt torchtitan spmd_types
 	touch $@
 
 clean:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reports.baseline_wording import baseline_record
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import doubt_words, outcome_words
 from tuner.outcome import Measured
@@ -23,6 +24,7 @@ def study_document(folder: StudyFolder, summary: Summary) -> dict[str, Any]:
         "trials": [_trial_record(trial) for trial in summary.trials],
         "waterfall": folder.read_json(folder.waterfall_file),
         "by_backend": {str(b): _backend_record(summary, b) for b in Backend},
+        "baseline": baseline_record(summary),
         "counts": dict(summary.counts),
         "num_gpus": summary.num_gpus,
         "study": str(folder.path),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from reports.baseline_markdown import baseline_section
+from reports.baseline_wording import baseline_line
 from reports.launch_commands import torchrun_command
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
@@ -36,6 +38,7 @@ def report_text(summary: Summary, facts: StudyFacts) -> str:
     """The whole report."""
     sections = (
         _answer(summary, facts),
+        baseline_section(summary),
         _frameworks(summary),
         _trials(summary),
         _finals(summary),
@@ -64,6 +67,8 @@ def _answer(summary: Summary, facts: StudyFacts) -> list[str]:
         f"- Step time{mark}: {interval_words(best.measured)}, trial {best.number}.",
         f"- Memory{mark}: {headroom_words(best.measured, facts.memory_limit_bytes)}.",
     ]
+    if (yours := baseline_line(summary)) is not None:
+        lines.append(f"- Against your configuration: {yours}.")
     if compared := comparison_words(summary):
         lines.append(f"- Compared: {'; '.join(compared)}.")
     if (margin := margin_words(summary)) is not None:
@@ -273,8 +278,14 @@ def _numbers(summary: Summary) -> list[str]:
         "All step times, speeds and memory peaks here are measured: real optimizer steps, each "
         "from barrier to barrier and as long as on its slowest rank; the median after the "
         "warm-up, with the 95 % interval of that median; memory at the peak of the fullest rank. "
-        "Nothing in this report is predicted.",
+        f"{_predicted_words(summary)}",
     ]
+
+
+def _predicted_words(summary: Summary) -> str:
+    if summary.baseline is not None and summary.baseline.bought:
+        return "Only what the changes from your configuration should have bought is predicted."
+    return "Nothing in this report is predicted."
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

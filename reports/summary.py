@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from reports.baseline import Baseline, BaselineResult, baseline_result
 from tuner.finals import Finalist, Finals, failed_finalists, standings
 from tuner.outcome import Measured, OutOfMemory, Source
 from tuner.plan import Backend, ParallelPlan
@@ -62,6 +63,8 @@ class Summary:
     """The best plans, measured again side by side, the winner first; empty where it was clear."""
     verification: Verification | None = None
     """Of the best plan: whether it computes what one rank does; None = not looked at."""
+    baseline: BaselineResult | None = None
+    """The user's own plan, where one was given."""
 
     @property
     def best(self) -> MeasuredTrial | None:
@@ -134,6 +137,7 @@ def summarize(
     defaults: Mapping[Backend, ParallelPlan],
     finals: Finals | None = None,
     verification: Verification | None = None,
+    baseline: Baseline | None = None,
 ) -> Summary:
     """The summary of these trials.
 
@@ -143,6 +147,7 @@ def summarize(
         defaults: each framework's own plan, where it is legal.
         finals: the best plans measured again; what they say replaces what their trials said.
         verification: the last that was made; one of another plan than the best is left out.
+        baseline: the user's own plan, where one was given.
 
     Raises:
         ValueError: measured and simulated numbers are mixed.
@@ -164,6 +169,11 @@ def summarize(
             verification
             if verification is not None and ranking and verification.plan == ranking[0].plan
             else None
+        ),
+        baseline=(
+            None
+            if baseline is None
+            else baseline_result(baseline, trials, ranking[0].trial if ranking else None)
         ),
     )
 

@@ -7,6 +7,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from reports.baseline_wording import baseline_line
 from reports.best_folder import launch_environment
 from reports.launch_commands import folded, torchrun_command
 from reports.study_facts import StudyFacts
@@ -83,9 +84,11 @@ def answer_panel(summary: Summary, folder: StudyFolder) -> RenderableType:
         UserError: a file of the study folder cannot be read.
     """
     best = summary.best
+    yours = baseline_line(summary)
     if best is None:
         counts = ", ".join(f"{number} {KIND_NAMES[kind]}" for kind, number in summary.counts)
-        return Panel(Text(f"No plan has trained so far ({counts or 'no trials'})."))
+        said = f"No plan has trained so far ({counts or 'no trials'})."
+        return Panel(Text(said if yours is None else f"{said} {yours}."))
     facts = StudyFacts.read(folder)
     panel = Panel(
         _answer_grid(summary, best, folder, facts),
@@ -105,6 +108,8 @@ def _answer_grid(
         (f"step time{mark}", f"{interval_words(best.measured)}, trial {best.number}"),
         (f"memory{mark}", headroom_words(best.measured, facts.memory_limit_bytes)),
     ]
+    if (yours := baseline_line(summary)) is not None:
+        rows.append(("yours", yours.removeprefix("yours: ")))
     if compared := comparison_words(summary):
         rows.append(("compared", "\n".join(compared)))
     if (margin := margin_words(summary)) is not None:

@@ -95,7 +95,9 @@ def _sharding_ranks(arrays: PlanArrays, setting: Setting) -> IntArray:
 
 
 def _zero_alone_breaks(arrays: PlanArrays, setting: Setting) -> BoolArray:
-    return (arrays.ints("zero_stage") > 0) & (_sharding_ranks(arrays, setting) == 1)
+    alone = (arrays.ints("zero_stage") > 0) & (_sharding_ranks(arrays, setting) == 1)
+    # ZeRO-Offload on one GPU is common: there the stage decides what goes to the host.
+    return alone & arrays.equals("offload", "none")
 
 
 def _replicas_break(arrays: PlanArrays, setting: Setting) -> BoolArray:
@@ -240,14 +242,14 @@ GENERAL_RULES: tuple[Rule, ...] = (
     Rule(
         id="G-08",
         backends=ALL,
-        knobs=("zero_stage", "tp", "pp", "cp"),
+        knobs=("zero_stage", "tp", "pp", "cp", "offload"),
         breaks=_zero_alone_breaks,
         says=lambda plan, setting: (
             f"zero_stage > 0 shards over data-parallel ranks and needs at least 2, got 1 "
             f"(tp {plan.tp} * pp {plan.pp} * cp {plan.cp} take all "
             f"{setting.cluster.num_gpus} GPUs); use zero_stage 0, the same layout"
         ),
-        summary="zero_stage > 0 needs at least 2 data-parallel ranks",
+        summary="zero_stage > 0 needs at least 2 data-parallel ranks, or offload",
         source="ours: with one rank every stage is the same layout as stage 0",
     ),
     Rule(
@@ -306,7 +308,7 @@ GENERAL_RULES: tuple[Rule, ...] = (
             "other than megatron, and recompute none with deepspeed: its layers are not known; got "
             f"{plan.label()}; give a config.json to split the model"
         ),
-        summary="a user's own module is not split, megatron does not take it, deepspeed not recompute it",
+        summary="a user's own module is not split; not megatron, no recompute in deepspeed",
         source="ours: nothing is known of the module's layers",
     ),
     _shape_rule("S-01", "tp", "num_heads", "the attention heads"),

@@ -90,8 +90,9 @@ class MeasureSection(Strict):
     """At most; equal to ``steps``: exactly so many, whatever they say."""
     precision: Annotated[float, Field(gt=0, lt=1)] = 0.02
     """Half of the 95 % interval of the step time, as a part of it, that is narrow enough."""
-    finals: Annotated[int, Field(ge=0, strict=True)] = 3
-    """So many of the best are measured again, side by side, where noise leaves it open."""
+    finals: Annotated[int, Field(ge=0, strict=True)] = 0
+    """So many of the best are measured again, side by side, where noise leaves it open; 0 = none.
+    Every round of them costs as many trials."""
 
 
 class LimitsSection(Strict):

@@ -26,18 +26,19 @@ from tuner.outcome import (
 )
 from tuner.plan import ParallelPlan, PlanValue
 from tuner.runner import Runner
-from tuner.samplers.plan_sampler import MEMORY_ATTR, OOM_ATTR, PlanSampler
+from tuner.samplers.plan_sampler import INTERRUPTED_ATTR, MEMORY_ATTR, OOM_ATTR, PlanSampler
+from tuner.samplers.telling import tell_infeasible, tell_measured
 from tuner.search_space import SearchSpace
 from tuner.study_folder import StudyFolder
 from tuner.trial import Trial
 
 _NUMBER_ATTR = "paratune_trial"
 """User attribute: the number of the trial in the study folder."""
+_FROM_FOLDER_ATTR = "from_folder"
+"""User attribute of a trial that the storage had lost; its options may be of another search."""
 _STUDY_NAME = "paratune"
 _MAX_IDLE_ASKS = 2000
 """Proposals in a row that are illegal or already tried, after which the sampler has run dry."""
-_INFEASIBLE = 1.0
-_FEASIBLE = -1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,8 @@ class Study:
     folder: StudyFolder
     sampler: optuna.samplers.BaseSampler
     storage_url: str | None = None
+    current: ParallelPlan | None = None
+    """The plan that the user has: tried before all others, whatever the sampler."""
     clock: Callable[[], float] = time.time
 
     def run(self, budget: Budget, listener: StudyListener) -> StudyEnd:
@@ -92,7 +95,7 @@ class Study:
         started = self.clock()
         try:
             while True:
-                reason = self._stop_reason(trials, budget, self.clock() - started)
+                reason = self._stop_reason(study, trials, budget, self.clock() - started)
                 if reason is None:
                     plan, asked = self._next_plan(study, trials)
                     reason = "the sampler proposes no untried legal plan" if plan is None else None
@@ -107,34 +110,39 @@ class Study:
                 trials=self.folder.trials(), reason="it was interrupted", interrupted=True
             )
 
-    def _stop_reason(self, trials: Sequence[Trial], budget: Budget, elapsed_s: float) -> str | None:
+    def _stop_reason(
+        self, study: optuna.Study, trials: Sequence[Trial], budget: Budget, elapsed_s: float
+    ) -> str | None:
         if len(trials) >= budget.trials:
             return f"its {budget.trials} trials are done"
         if budget.time_s is not None and elapsed_s >= budget.time_s:
             return "its time is up"
-        if {trial.plan for trial in trials} >= set(self.space.plans):
+        if len({trial.plan for trial in trials if trial.plan in self.space.plans}) >= len(
+            self.space.plans
+        ):
             return "every legal plan has been tried"
-        return None
+        return self.sampler.stop_reason(study) if isinstance(self.sampler, PlanSampler) else None
 
     def _next_plan(
         self, study: optuna.Study, trials: Sequence[Trial]
     ) -> tuple[ParallelPlan | None, optuna.Trial | None]:
         """An untried legal plan; what else is proposed is answered at once, without a trial."""
-        legal = set(self.space.plans)
         history = {trial.plan: trial for trial in trials}
         for _ in range(_MAX_IDLE_ASKS):
             asked = study.ask()
             plan = _suggested(asked, self.space.knobs)
             if plan in history:
                 _tell(study, asked, history[plan])
-            elif plan not in legal:
-                _tell_infeasible(study, asked, "illegal")
+            elif plan not in self.space.plans:
+                tell_infeasible(study, asked, "illegal")
             else:
                 return plan, asked
         return None, None
 
     def _tried(self, plan: ParallelPlan, number: int, listener: StudyListener) -> Trial:
         reason = self.sampler.reason if isinstance(self.sampler, PlanSampler) else ""
+        if plan == self.current:
+            reason = "the plan in use (--baseline)"
         listener.trial_started(number, plan, reason)
         started = self.clock()
         outcome = self.runner.run(
@@ -166,20 +174,55 @@ class Study:
         except (OSError, ValueError, ImportError) as error:
             raise UserError(f"the study's storage cannot be opened: {error}") from error
         known = set()
+        _refuse_other_knobs(study, self.space.knobs)
         for stored in study.get_trials(deepcopy=False):
             if stored.state is TrialState.RUNNING:
+                study._storage.set_trial_user_attr(stored._trial_id, INTERRUPTED_ATTR, True)
                 study.tell(stored.number, state=TrialState.FAIL)
             elif (number := stored.user_attrs.get(_NUMBER_ATTR)) is not None:
                 known.add(number)
         for trial in trials:
             if trial.number not in known:
                 study.add_trial(_frozen(trial, self.space.knobs))
+        if self.current is not None and self.current not in {trial.plan for trial in trials}:
+            study.enqueue_trial(self.current.to_dict(), skip_if_exists=True)
         return study
 
     def _storage(self) -> str | JournalStorage:
         if self.storage_url is not None:
             return self.storage_url
         return JournalStorage(JournalFileBackend(str(self.folder.journal_file)))
+
+
+def _refuse_other_knobs(
+    study: optuna.Study, knobs: Sequence[tuple[str, Sequence[PlanValue]]]
+) -> None:
+    """A stored study answers for its own search space only.
+
+    Raises:
+        UserError: it suggested other knobs or options.
+    """
+    wanted = {name: tuple(options) for name, options in knobs}
+    for stored in study.get_trials(deepcopy=False):
+        if not stored.distributions or stored.user_attrs.get(_FROM_FOLDER_ATTR):
+            continue
+        kept = {
+            name: tuple(choices.choices)
+            for name, choices in stored.distributions.items()
+            if isinstance(choices, CategoricalDistribution)
+        }
+        differing = next((n for n in {**kept, **wanted} if kept.get(n) != wanted.get(n)), None)
+        if differing is not None:
+            was, now = _options_text(kept.get(differing)), _options_text(wanted.get(differing))
+            raise UserError(
+                f"the stored study must be of the same search space, but its knob {differing} was "
+                f"{was} and is now {now}; search as before, or start a new study (--study, "
+                "--storage) with --warm-start to learn from this one"
+            )
+
+
+def _options_text(options: tuple[Any, ...] | None) -> str:
+    return "missing" if options is None else "/".join(str(option) for option in options)
 
 
 def _suggested(
@@ -193,19 +236,13 @@ def _suggested(
 def _tell(study: optuna.Study, asked: optuna.Trial | None, trial: Trial) -> None:
     """Tells an outcome. What did not run is PRUNED, not FAIL, which samplers would ignore."""
     assert asked is not None, "a trial that was run had been asked for"
-    for name, value in _attributes(trial).items():
-        asked.set_user_attr(name, value)
+    asked.set_user_attr(_NUMBER_ATTR, trial.number)
     if isinstance(trial.outcome, Measured):
-        asked.set_constraint("runs", _FEASIBLE)
-        study.tell(asked, trial.outcome.step_time_s)
+        tell_measured(
+            study, asked, trial.outcome.step_time_s, float(trial.outcome.peak_memory_bytes)
+        )
     else:
-        _tell_infeasible(study, asked, trial.outcome.kind)
-
-
-def _tell_infeasible(study: optuna.Study, asked: optuna.Trial, why: str) -> None:
-    asked.set_user_attr("infeasible", why)
-    asked.set_constraint("runs", _INFEASIBLE)
-    study.tell(asked, state=TrialState.PRUNED)
+        tell_infeasible(study, asked, trial.outcome.kind)
 
 
 def _attributes(trial: Trial) -> Mapping[str, Any]:
@@ -237,7 +274,7 @@ def _frozen(
         value=_value(trial.outcome),
         params={name: values[name] for name in distributions},
         distributions=distributions,
-        user_attrs=dict(_attributes(trial)),
+        user_attrs={**_attributes(trial), _FROM_FOLDER_ATTR: True},
     )
 
 

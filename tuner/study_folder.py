@@ -52,6 +52,11 @@ class StudyFolder:
         return self.path / "waterfall.json"
 
     @property
+    def baseline_file(self) -> Path:
+        """What leads from the user's own plan to the best, by prediction, JSON."""
+        return self.path / "baseline.json"
+
+    @property
     def report_file(self) -> Path:
         """The report for people."""
         return self.path / "report.md"

@@ -16,6 +16,7 @@ from tests.tiny_job import CPU_STACK, cpu_cluster, setting, tiny_workload
 from tuner.cluster import Cluster
 from tuner.plan import Backend, Offload, ParallelPlan, Precision, Recompute
 from tuner.plan_arrays import PlanArrays
+from tuner.presets import gpu_named
 from tuner.stack import Stack
 from tuner.workload import FactoryModel, Workload
 
@@ -106,6 +107,15 @@ def test_a_framework_that_is_not_installed_is_refused_with_what_to_install() -> 
     assert "needs megatron-core, which is not installed" in broken["G-14"]
     assert rejections(plan(), bare) == ()
     assert {p.backend for p in search_space(bare, {}).plans} == {Backend.PYTORCH}
+
+
+def test_the_optimizer_of_a_single_gpu_may_be_offloaded_at_any_stage() -> None:
+    gpu = gpu_named("h100-sxm-80gb")
+    assert gpu is not None
+    alone = setting(WORKLOAD, Cluster(gpu=gpu))
+    kept = plan(backend=Backend.DEEPSPEED, zero_stage=2, precision=Precision.BF16)
+    assert set(dict(rejections(kept, alone))) == {"G-08"}
+    assert rejections(dataclasses.replace(kept, offload=Offload.OPTIMIZER), alone) == ()
 
 
 def test_rule_ids_are_unique_and_every_rule_names_its_source() -> None:

@@ -97,6 +97,7 @@ def test_an_odd_number_of_gpus_with_no_legal_plan_says_what_would_help(
     desk: Desk, num_gpus: int
 ) -> None:
     desk.values["cluster"]["gpus_per_node"] = num_gpus
+    desk.values["search"] |= {"pp": 1}
     code, document, err = desk.json("plans")
     assert code == 2
     assert f"* {num_gpus} = " in err

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from search_spaces.enumeration import search_space
 from tests.tiny_job import cpu_cluster, setting, tiny_workload
+from tuner.errors import UserError
 from tuner.launch import LaunchSpec
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase
 from tuner.plan import Backend, ParallelPlan, PlanValue
 from tuner.runner import PhaseListener
-from tuner.samplers.plan_sampler import PlanPrior
+from tuner.samplers.candidates import Candidates
+from tuner.samplers.plan_belief import plain_belief
 from tuner.samplers.registry import SAMPLERS, sampler_named
 from tuner.search_space import SearchSpace
 from tuner.study import Budget, Study, StudyEnd, StudyListener
@@ -67,22 +70,32 @@ SPACE = search_space(setting(tiny_workload(), cpu_cluster(4)), {"precision": ("f
 
 
 def study(
-    tmp_path: Path, runner: ComputedRunner, *, sampler: str = "plan", space: SearchSpace = SPACE
+    tmp_path: Path,
+    runner: ComputedRunner,
+    *,
+    sampler: str = "plan",
+    space: SearchSpace = SPACE,
+    peak_bytes: Callable[[ParallelPlan], float] = lambda plan: 10.0 * plan.micro_batch,
 ) -> Study:
-    prior = PlanPrior(
-        plans=tuple(space.plans),
-        step_time_s=(1.0,) * len(space.plans),
-        peak_memory_bytes=tuple(10.0 * p.micro_batch for p in space.plans),
-        first=tuple(ParallelPlan(backend=b, precision=space.plans[0].precision) for b in Backend),
-        limit_bytes=100.0,
-    )
+    candidates = Candidates.of_plans(space.plans, options=dict(space.knobs))
+    defaults = [ParallelPlan(backend=b, precision=space.plans[0].precision) for b in Backend]
+    rows = [
+        (candidates.find(plan.to_dict()), f"the default of {plan.backend}") for plan in defaults
+    ]
+    peaks = np.log([peak_bytes(plan) for plan in space.plans])
     folder = StudyFolder(tmp_path / "study")
     folder.create()
     return Study(
         space=space,
         runner=runner,
         folder=folder,
-        sampler=sampler_named(sampler, prior, dict(space.knobs), seed=1),
+        sampler=sampler_named(
+            sampler,
+            candidates,
+            lambda: plain_belief(candidates, 100.0, peaks),
+            first=[(row, reason) for row, reason in rows if row is not None],
+            seed=1,
+        ),
     )
 
 
@@ -92,6 +105,8 @@ def run(tmp_path: Path, runner: ComputedRunner, trials: int, *, sampler: str = "
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_tries_only_legal_plans_and_none_twice(tmp_path: Path, sampler: str) -> None:
+    if sampler == "gp":
+        pytest.importorskip("scipy")
     runner = ComputedRunner(outcome_of)
     end = run(tmp_path, runner, 12, sampler=sampler)
     assert len(end.trials) == 12
@@ -173,3 +188,29 @@ def test_failures_do_not_stop_the_study(tmp_path: Path) -> None:
     failed = Failed(rank=1, phase=Phase.MODEL, error="ValueError", message="no")
     end = run(tmp_path, ComputedRunner(lambda _: failed), 6)
     assert [trial.outcome.kind for trial in end.trials] == ["failed"] * 6
+
+
+def test_a_storage_of_another_search_space_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, ComputedRunner(outcome_of), 3)
+    pinned = search_space(
+        setting(tiny_workload(), cpu_cluster(4)), {"precision": ("fp32",), "tp": (1, 2)}
+    )
+    with pytest.raises(UserError, match=r"its knob tp was 1/2/4 and is now 1/2;.*--warm-start"):
+        study(tmp_path, ComputedRunner(outcome_of), space=pinned).run(
+            Budget(trials=5), StudyListener()
+        )
+
+
+def test_a_study_ends_when_no_plan_is_expected_to_gain(tmp_path: Path) -> None:
+    end = run(tmp_path, ComputedRunner(lambda _: measured(1.0)), len(SPACE.plans))
+    assert "no untried plan is expected to gain more than 1%" in end.reason
+    assert len(end.trials) < len(SPACE.plans)
+
+
+def test_a_default_that_cannot_fit_is_not_tried_first(tmp_path: Path) -> None:
+    def peak_bytes(plan: ParallelPlan) -> float:
+        return 1000.0 if plan.tp == 1 else 10.0
+
+    one = study(tmp_path, ComputedRunner(outcome_of), peak_bytes=peak_bytes)
+    end = one.run(Budget(trials=1), StudyListener())
+    assert "default" not in end.trials[0].reason

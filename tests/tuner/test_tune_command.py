@@ -15,7 +15,10 @@ import pytest
 import yaml
 
 from tests.tiny_job import LLAMA_CONFIG
+from tuner.cli.folder_summary import folder_summary
 from tuner.cli.main import main
+from tuner.cli.report_extras import report_extras
+from tuner.study_folder import StudyFolder
 
 MODEL = LLAMA_CONFIG | {"vocab_size": 256, "hidden_size": 32}
 
@@ -113,6 +116,19 @@ def test_the_report_is_made_again_from_the_folder(
     assert main(["report", str(job.parent / "study"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == told
     assert report.read_text() == text
+
+
+def test_the_report_shows_what_was_predicted_of_the_trials_beside_what_came_of_them(
+    job: Path,
+) -> None:
+    assert tune(job) == 0
+    folder = StudyFolder(job.parent / "study")
+    summary = folder_summary(folder)
+    extras = report_extras(folder, summary)
+    assert extras.predictions.keys() == {trial.number for trial in summary.trials}
+    assert all(predicted.step_time_s > 0 for predicted in extras.predictions.values())
+    assert extras.terms.keys() == {ranked.number for ranked in summary.ranking}
+    assert 'id="predicted"' in (folder.path / "report.html").read_text()
 
 
 def test_when_nothing_is_legal_every_rule_is_named_and_nothing_runs(

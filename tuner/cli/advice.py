@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from search_spaces.enumeration import binding_removals
 from tuner.cli.setting import Planned, job_setting, planned_job
-from tuner.cost_model.memory import memory_terms
+from tuner.cost_model.case import Subject
+from tuner.cost_model.prediction import breakdown
 from tuner.job import Job
 from tuner.plan import KNOB_NAMES, ParallelPlan
 from tuner.plan_arrays import PlanArrays
@@ -158,8 +159,11 @@ def nothing_fits(job: Planned, changes: Sequence[Change]) -> str:
         return "no plan ran; the failures above say why"
     least = int(predicted.peak_memory_bytes.argmin())
     plan = job.space.plans[least]
-    terms = memory_terms_of(job.job, plan)
-    largest = max(terms, key=terms.__getitem__)
+    shape = job.job.workload.shape
+    assert shape is not None, "predicted, so of a model with a shape"
+    subject = Subject(shape=shape, workload=job.job.workload, cluster=job.job.cluster)
+    terms = breakdown(subject, plan).memory_bytes
+    largest = max(terms, key=lambda term: terms[term])
     line = (
         f"none of {len(job.space.plans)} legal plans is predicted to fit: the smallest "
         f"({plan.label()}) needs {size_text(float(predicted.peak_memory_bytes[least]))} of the "
@@ -167,12 +171,6 @@ def nothing_fits(job: Planned, changes: Sequence[Change]) -> str:
         f"{size_text(terms[largest])} of it {largest.replace('_', ' ')}"
     )
     return "\n".join([line, *_advice(changes)])
-
-
-def memory_terms_of(job: Job, plan: ParallelPlan) -> dict[str, float]:
-    """Bytes of the fullest rank by term; empty for a model of which nothing is known."""
-    shape = job.workload.shape
-    return asdict(memory_terms(shape, job.workload, job.cluster, plan)) if shape else {}
 
 
 def _advice(changes: Sequence[Change]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,16 @@ from rich.console import Console
 from rich.table import Table
 
 from search_spaces.enumeration import rejections
-from tuner.cli.advice import memory_terms_of, nearest_plans, one_knob_away
+from tuner.cli.advice import nearest_plans, one_knob_away
 from tuner.cli.found_cluster import found_cluster
 from tuner.cli.setting import Planned, job_setting, planned_job
-from tuner.cost_model.time import time_terms
+from tuner.cost_model.case import Subject
+from tuner.cost_model.fit import usable_within
+from tuner.cost_model.prediction import breakdown, predictions
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import ParallelPlan
+from tuner.plan_arrays import PlanArrays
 from tuner.units import count_text, size_text, time_text
 
 
@@ -83,6 +86,7 @@ def explanation(job: Job, plan: ParallelPlan) -> dict[str, Any]:
         "fits": None,
         "memory_limit_bytes": job.memory_limit_bytes,
         "memory_bytes": {},
+        "memory_bytes_by_stage": [],
         "time_s": {},
         "nearest_plans": [],
     }
@@ -93,14 +97,21 @@ def explanation(job: Job, plan: ParallelPlan) -> dict[str, Any]:
         near = nearest_plans(plan, free)
         document["nearest_plans"] = [_near_document(free, other) for other in near]
         return document
-    terms = memory_terms_of(job, plan)
-    document["memory_bytes"] = {term: round(size) for term, size in terms.items()}
-    document["time_s"] = asdict(time_terms(shape, job.workload, job.cluster, plan))
-    document["fits"] = sum(terms.values()) <= job.memory_limit_bytes
+    subject = Subject(shape=shape, workload=job.workload, cluster=job.cluster)
+    found = breakdown(subject, plan)
+    document["memory_bytes"] = {term: round(size) for term, size in found.memory_bytes.items()}
+    document["memory_bytes_by_stage"] = [round(size) for size in found.memory_bytes_by_stage]
+    document["time_s"] = dict(found.time_s)
+    document["fits"] = _fits(subject, plan, job.memory_limit_bytes)
     if not document["fits"]:
         near = one_knob_away(plan, free)
         document["nearest_plans"] = [_near_document(free, other) for other in near]
     return document
+
+
+def _fits(subject: Subject, plan: ParallelPlan, limit_bytes: int) -> bool:
+    needed = predictions(subject, PlanArrays.of_plans([plan])).needed_memory_bytes[0]
+    return bool(needed <= usable_within(subject.cluster.gpu, limit_bytes))
 
 
 def _near_document(free: Planned, plan: ParallelPlan) -> dict[str, Any]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from reports.baseline import Baseline
 from reports.summary import Summary, summarize
 from tuner.plan import Backend, ParallelPlan
 from tuner.study_folder import StudyFolder
@@ -24,4 +28,14 @@ def folder_summary(folder: StudyFolder) -> Summary:
         defaults=defaults,
         finals=folder.finals(),
         verification=folder.verification(),
+        baseline=_baseline(folder, job),
+    )
+
+
+def _baseline(folder: StudyFolder, job: Mapping[str, Any]) -> Baseline | None:
+    if job.get("baseline") is None:
+        return None
+    changed = folder.baseline_file.exists()
+    return Baseline.of_documents(
+        job["baseline"], folder.read_json(folder.baseline_file) if changed else None
     )

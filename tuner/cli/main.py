@@ -10,8 +10,11 @@ from importlib.metadata import version
 
 from tuner.cli import (
     doctor_command,
+    emit_command,
     explain_command,
     plans_command,
+    predict_command,
+    replay_command,
     report_command,
     soak_command,
     tune_command,
@@ -26,9 +29,12 @@ _COMMANDS = {
     "tune": tune_command,
     "plans": plans_command,
     "explain": explain_command,
+    "predict": predict_command,
+    "replay": replay_command,
     "report": report_command,
     "verify": verify_command,
     "soak": soak_command,
+    "emit": emit_command,
     "doctor": doctor_command,
 }
 

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from search_spaces.enumeration import search_space
 from search_spaces.rule import Setting
 from tuner.cli.found_cluster import found_cluster
-from tuner.cost_model.prediction import prediction
+from tuner.cost_model.case import Subject
+from tuner.cost_model.fit import usable_within
+from tuner.cost_model.prediction import predictions
 from tuner.job import Job, read_job
 from tuner.plan import Backend, ParallelPlan, Precision
 from tuner.search_space import SearchSpace
@@ -24,7 +26,7 @@ class Predicted:
     step_time_s: NDArray[np.float64]
     peak_memory_bytes: NDArray[np.float64]
     fits: NDArray[np.bool_]
-    """Within what a rank may allocate."""
+    """What cannot be given back, with the allocator's fragmentation, is within the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,12 +58,12 @@ def planned_job(job: Job) -> Planned:
 def _predicted(job: Job, space: SearchSpace) -> Predicted | None:
     if job.workload.shape is None:
         return None
-    each = [prediction(job.workload, job.cluster, plan) for plan in space.plans]
-    peaks = np.array([p.peak_memory_bytes for p in each if p is not None])
+    subject = Subject(shape=job.workload.shape, workload=job.workload, cluster=job.cluster)
+    found = predictions(subject, space.plans)
     return Predicted(
-        step_time_s=np.array([p.step_time_s for p in each if p is not None]),
-        peak_memory_bytes=peaks,
-        fits=peaks <= job.memory_limit_bytes,
+        step_time_s=found.step_time_s,
+        peak_memory_bytes=found.peak_memory_bytes,
+        fits=found.needed_memory_bytes <= usable_within(job.cluster.gpu, job.memory_limit_bytes),
     )
 
 

@@ -18,18 +18,27 @@ from reports.write import write_reports
 from runners.backends.launch import launch_for
 from runners.environment import environment_facts
 from tuner.cli.advice import helpful_changes, nothing_fits, nothing_legal
+from tuner.cli.baseline import (
+    Document,
+    baseline_plan,
+    given_baseline,
+    settled_baseline,
+    with_baseline,
+)
+from tuner.cli.baseline_changes import explained
 from tuner.cli.finals_stage import run_finals
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.kept_study import RUNNERS, KeptStudy, run_record, runner_named
 from tuner.cli.live import LiveView
-from tuner.cli.plan_prior import plan_prior
+from tuner.cli.plan_prior import job_sampler
+from tuner.cli.report_extras import report_extras
 from tuner.cli.setting import Planned, default_plans, planned
 from tuner.cli.verify_command import verified_winner
 from tuner.errors import UserError
 from tuner.job import Job
 from tuner.outcome import Measured
 from tuner.runner import Runner
-from tuner.samplers.registry import SAMPLERS, sampler_named
+from tuner.samplers.registry import SAMPLERS
 from tuner.stack import COMPONENTS, installed_stack
 from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder
@@ -46,9 +55,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runner", choices=RUNNERS, default="ray")
     parser.add_argument("--ray-address", metavar="A", help="of a running cluster; else a local Ray")
     parser.add_argument("--storage", metavar="URL", help="an Optuna storage instead of the journal")
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="what you run now, tried first: see the docs"
+    )
+    parser.add_argument(
+        "--baseline-arguments",
+        type=Path,
+        metavar="FILE",
+        help='Hugging Face TrainingArguments that fill in "auto" and the micro-batch',
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the sampler")
     parser.add_argument(
         "--no-verify", action="store_true", help="do not hold the winner's losses against one rank"
+    )
+    parser.add_argument(
+        "--warm-start",
+        type=Path,
+        action="append",
+        metavar="FILE_OR_STUDY",
+        help="a measured table (CSV) or study folder of the same model and cluster to learn from",
     )
     parser.add_argument("--dry-run", action="store_true", help="show what the first trial starts")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -77,15 +102,18 @@ def run(options: argparse.Namespace) -> int:
         changes = helpful_changes(job.job)
         print(f"paratune: {options.job}: {nothing_legal(job, changes)}", file=sys.stderr)
         return 2 if job.job.asked else 1
+    baseline = given_baseline(options.baseline, options.baseline_arguments, job)
     if options.dry_run:
-        return _dry_run(job)
+        return _dry_run(job, baseline)
     if options.runner != "simulated":
         _check_stack(options.job, job.job)
     folder = StudyFolder(options.study or Path("studies") / options.job.stem)
     folder.create()
     with folder.locked():
-        _keep_job(folder, job, options)
-        end = _studied(job, folder, options)
+        baseline = settled_baseline(folder, baseline, job)
+        job = with_baseline(job, baseline)
+        _keep_job(folder, job, options, baseline)
+        end = _studied(job, folder, options, baseline)
         return _finished(job, folder, end, options)
 
 
@@ -102,8 +130,9 @@ def _check_stack(path: Path, job: Job) -> None:
         )
 
 
-def _dry_run(job: Planned) -> int:
-    first = next(iter([*default_plans(job.space).values(), *job.space.plans]))
+def _dry_run(job: Planned, baseline: Document | None) -> int:
+    own = [] if baseline is None else [baseline_plan(baseline)]
+    first = next(iter([*own, *default_plans(job.space).values(), *job.space.plans]))
     spec = launch_for(first, job.job.workload, job.job.cluster, job.job.measurement)
     print(f"{first.label()}: {spec.num_nodes} x {spec.ranks_per_node} ranks")
     for name, value in spec.env:
@@ -113,7 +142,9 @@ def _dry_run(job: Planned) -> int:
     return 0
 
 
-def _keep_job(folder: StudyFolder, job: Planned, options: argparse.Namespace) -> None:
+def _keep_job(
+    folder: StudyFolder, job: Planned, options: argparse.Namespace, baseline: Document | None
+) -> None:
     """Keeps the job in the folder; a folder of another job is refused."""
     identity = {
         "workload": job.job.resolved["workload"],
@@ -143,6 +174,7 @@ def _keep_job(folder: StudyFolder, job: Planned, options: argparse.Namespace) ->
             "run": run_record(
                 job.job.cluster, options.runner, options.ray_address, job.job.phase_limits_s
             ),
+            "baseline": baseline,
             "job": dict(job.job.resolved),
         },
     )
@@ -166,15 +198,17 @@ def _cluster_identity(job: Job) -> dict[str, Any]:
     }
 
 
-def _studied(job: Planned, folder: StudyFolder, options: argparse.Namespace) -> StudyEnd:
+def _studied(
+    job: Planned, folder: StudyFolder, options: argparse.Namespace, baseline: Document | None
+) -> StudyEnd:
     budget = Budget(
         trials=options.trials or job.job.trials,
         time_s=options.time if options.time is not None else job.job.time_s,
     )
     num_done = len(folder.trials())
     view = LiveView(budget, job.job.memory_limit_bytes, num_done=num_done, quiet=options.quiet)
-    sampler = sampler_named(
-        options.sampler, plan_prior(job), dict(job.space.knobs), seed=options.seed
+    sampler = job_sampler(
+        job, options.sampler, seed=options.seed, warm_start=options.warm_start or ()
     )
     runner = runner_named(
         options.runner,
@@ -190,6 +224,7 @@ def _studied(job: Planned, folder: StudyFolder, options: argparse.Namespace) -> 
         folder=folder,
         sampler=sampler,
         storage_url=options.storage,
+        current=None if baseline is None else baseline_plan(baseline),
     )
     try:
         end = study.run(budget, view)
@@ -213,8 +248,8 @@ def _with_finals(
 def _finished(job: Planned, folder: StudyFolder, end: StudyEnd, options: argparse.Namespace) -> int:
     if not (end.interrupted or options.no_verify or options.runner == "simulated"):
         _verify(folder)
-    summary = folder_summary(folder)
-    write_reports(folder, summary)
+    summary = explained(job.job, folder, folder_summary(folder))
+    write_reports(folder, summary, report_extras(folder, summary))
     if options.json:
         print(json.dumps(study_document(folder, summary)))
     _say_end(job, folder, end, summary, options)

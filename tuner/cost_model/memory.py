@@ -1,95 +1,91 @@
-"""Bytes that a plan should need on its fullest rank: states, activations, logits."""
+"""Bytes that a plan needs on each stage, term by term; the fullest stage decides."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from tuner.cluster import Cluster
+import numpy as np
+
+from tuner.cost_model.activations import in_flight_layers, layer_bytes, logit_bytes
+from tuner.cost_model.case import Case
+from tuner.cost_model.coefficients import DEFAULT, MemoryCoefficients
+from tuner.cost_model.layer_time import host_lead
+from tuner.cost_model.layout import FloatArray, Layout
+from tuner.cost_model.stages import StageParams, stage_params
+from tuner.cost_model.states import state_bytes
 from tuner.model_shape import ModelShape
-from tuner.plan import Backend, Offload, ParallelPlan, Precision, Recompute
-from tuner.workload import Workload
 
-OPTIMIZER_BYTES_PER_PARAM = 8
-"""Two fp32 moments of Adam."""
-GRADIENT_BYTES_PER_PARAM = 4
-"""Gradients are accumulated in fp32 everywhere here."""
-ACTIVATION_VALUES_PER_HIDDEN = 17
-"""Values kept per token, layer and hidden unit without recomputation and without keeping the
-attention scores: 34 bytes in 16 bits, Korthikanti et al. 2022, equation 2 less its last term."""
-LOGIT_COPIES = 4
-"""In fp32: the logits, their log-softmax, its gradient and theirs. In 16 bits the first and last
-take half, but an fp32 copy stands between: the same sum."""
+LATE_TERM = "given_back_late"
+"""Not needed: where memory runs out, the allocator waits for it and tries again."""
+DEEPSPEED_BUCKET_PARAMS = 5e8
+"""reduce_bucket_size and allgather_bucket_size unless set (deepspeed/runtime/zero/config.py)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryTerms:
-    """Bytes of the fullest rank, term by term."""
+def stage_memory(
+    case: Case, stage: FloatArray, coefficients: MemoryCoefficients
+) -> Mapping[str, FloatArray]:
+    """Bytes of one stage of every plan, shape (n,) a term; stages are counted from 0."""
+    shape, software, lay = case.shape, case.software, case.lay
+    last = stage == lay.pp - 1
+    layers = case.table.of(lay.pp, stage) + software.extra_last_layers * last
+    params = stage_params(shape, software, lay, layers, stage)
+    states = state_bytes(lay, software, params)
+    layer = layer_bytes(shape, software, lay)
+    in_flight = in_flight_layers(lay, layers, stage)
+    kept = layer.kept * in_flight
+    # A recomputed layer is whole again for a moment, but not while the loss is.
+    logits = logit_bytes(shape, software, lay) * last * coefficients.logits
+    again = np.where(lay.recompute_full, layer.whole * np.minimum(layers, 1.0), 0.0)
+    again = again * coefficients.activations
+    handed_over = np.where(lay.pp > 1, 2.0, 0.0) * shape.hidden * lay.value_bytes * lay.tokens_split
+    return {
+        "parameters": states.parameters * coefficients.states,
+        "gradients": states.gradients * coefficients.states,
+        "optimizer": states.optimizer * coefficients.states,
+        "activations": kept * coefficients.activations + np.maximum(again - logits, 0.0),
+        "logits": logits,
+        LATE_TERM: _late_bytes(case, in_flight) * coefficients.activations,
+        "workspace": coefficients.workspace * _workspace_bytes(shape, lay, params) + handed_over,
+        "context": np.full(len(lay), coefficients.context_bytes),
+    }
 
-    parameters: float
-    gradients: float
-    optimizer: float
-    activations: float
-    logits: float
 
-    @property
-    def total_bytes(self) -> float:
-        """The sum."""
-        return self.parameters + self.gradients + self.optimizer + self.activations + self.logits
+def _late_bytes(case: Case, in_flight: FloatArray) -> FloatArray:
+    """Gathered hidden states that are given back late, where the host runs ahead of the GPU.
 
-
-def memory_terms(
-    shape: ModelShape, workload: Workload, cluster: Cluster, plan: ParallelPlan
-) -> MemoryTerms:
-    """Bytes that the fullest rank should need.
-
-    Rough: no allocator overhead, no communication buffers; it orders plans, trials decide.
+    Asynchronous gathers are made on a stream of their own; the allocator takes such memory back
+    only once the GPU has caught up (torch.Tensor.record_stream). A host that is the slower of
+    the two finds it free; one that is ahead allocates anew: both products' inputs of a layer,
+    three quarters of them in the sweep that shows it.
     """
-    dp = plan.data_parallel(cluster.num_gpus)
-    shards = dp // plan.dp_replicate
-    params = params_of_fullest_rank(shape, plan)
-    weight_bytes = 4 if plan.precision is Precision.FP32 else 6
-    sharded = [1, shards if plan.zero_stage >= 1 else 1, shards if plan.zero_stage >= 2 else 1]
-    kept = shards if plan.zero_stage >= 3 else 1
-    on_device = plan.offload is Offload.NONE
-    return MemoryTerms(
-        parameters=0 if plan.offload is Offload.PARAMS else params * weight_bytes / kept,
-        gradients=params * GRADIENT_BYTES_PER_PARAM / sharded[2],
-        optimizer=params * OPTIMIZER_BYTES_PER_PARAM / sharded[1] if on_device else 0,
-        activations=_activation_bytes(shape, workload, cluster, plan),
-        logits=_logit_bytes(shape, workload, plan),
-    )
+    lay = case.lay
+    if not case.software.overlaps_tensor:
+        return np.zeros(len(lay))
+    lead = np.clip(2 * host_lead(case, DEFAULT.time) - 0.7, 0.0, 1.0)
+    gathered = lay.tokens * case.shape.hidden * lay.value_bytes * in_flight
+    several = np.where(lay.num_microbatches > 1, 1.5, 0.5)
+    return np.where(lay.sequence_parallel, several * gathered * lead, 0.0)
 
 
-def params_of_fullest_rank(shape: ModelShape, plan: ParallelPlan) -> float:
-    """Parameters of the fullest stage, split by tp, before any sharding over data ranks."""
-    embedding = shape.vocab * shape.hidden
-    ends = embedding if shape.tied_embeddings or plan.pp > 1 else 2 * embedding
-    all_embeddings = embedding if shape.tied_embeddings else 2 * embedding
-    layers = shape.num_params - all_embeddings
-    return (layers / plan.pp + ends) / plan.tp
+def _workspace_bytes(shape: ModelShape, lay: Layout, params: StageParams) -> FloatArray:
+    """Gradients before they are accumulated, gathered weights, buckets."""
+    layer = sum(shape.params.layers) / shape.num_layers / lay.tp
+    widest = shape.hidden * (2.0 if shape.gated_mlp else 1.0) * shape.ffn / lay.tp
+    matrix = np.maximum(shape.vocab * shape.hidden / lay.tp * (params.ends > 0), widest)
+    gradient = 1.5 * lay.value_bytes * matrix
+    # Sequence parallelism gathers the tokens for a product, and their gradients behind it.
+    gathers_tokens = lay.sequence_parallel & (lay.tp > 1)
+    whole = np.where(gathers_tokens, 4 * lay.tokens * shape.hidden * lay.value_bytes, 0.0)
+    # FSDP: this layer and the next are gathered, the root's embedding and head stay gathered,
+    # and one layer's gradient waits for its reduce-scatter (torch.distributed.fsdp docs).
+    gathered = (2 * layer + params.ends) * lay.value_bytes + 2 * lay.value_bytes * layer
+    bucket = 2 * lay.value_bytes * np.minimum(params.total, DEEPSPEED_BUCKET_PARAMS)
+    bucket = np.where(lay.deepspeed & (lay.zero_stage >= 1), bucket, 0.0)
+    gathers = (lay.zero_stage >= 3) & (lay.shards > 1)
+    return gradient + whole + np.where(gathers, gathered, 0.0) + bucket
 
 
-def _activation_bytes(
-    shape: ModelShape, workload: Workload, cluster: Cluster, plan: ParallelPlan
-) -> float:
-    value_bytes = 4 if plan.precision is Precision.FP32 else 2
-    tokens = plan.micro_batch * workload.seq_len / plan.cp
-    layer_input = tokens * shape.hidden * value_bytes
-    layer = layer_input * ACTIVATION_VALUES_PER_HIDDEN / plan.tp
-    layers = shape.num_layers / plan.pp
-    in_flight = min(plan.pp, plan.num_microbatches(cluster.num_gpus, _batch(workload)))
-    if plan.recompute is Recompute.FULL:
-        return layers * layer_input * in_flight + layer
-    share = 0.8 if plan.recompute is Recompute.SELECTIVE else 1.0
-    return layers * layer * share * in_flight
-
-
-def _logit_bytes(shape: ModelShape, workload: Workload, plan: ParallelPlan) -> float:
-    tokens = plan.micro_batch * workload.seq_len / plan.cp
-    # Only Megatron takes the loss of a split vocabulary; the others gather the logits first.
-    split = plan.tp if plan.backend is Backend.MEGATRON else 1
-    return tokens * shape.vocab * 4 * LOGIT_COPIES / split
-
-
-def _batch(workload: Workload) -> int:
-    return workload.global_batch_sequences
+def candidate_stages(lay: Layout) -> tuple[FloatArray, ...]:
+    """Stages one of which is the fullest: most in flight, no embedding but as many, the loss."""
+    zero = np.zeros(len(lay))
+    return zero, np.minimum(1.0, lay.pp - 1), lay.pp - 1

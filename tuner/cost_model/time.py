@@ -1,113 +1,92 @@
-"""Seconds that an optimizer step should take: arithmetic, pipeline bubble, traffic, overhead."""
+"""Seconds of an optimizer step, term by term, of every plan."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tuner.cluster import Cluster, Device
-from tuner.cost_model.memory import params_of_fullest_rank
-from tuner.model_shape import ModelShape
-from tuner.plan import Offload, ParallelPlan, Recompute
-from tuner.workload import Workload
+import numpy as np
 
-PEAK_SHARE = 0.45
-"""Of the datasheet's dense peak that large transformer layers reach in practice; a prior, which
-measured trials correct."""
-OVERHEAD_S = {Device.CUDA: 2e-5, Device.CPU: 2e-3}
-"""Host time per layer, forward and backward, of one micro-batch: launches and Python."""
+from tuner.cost_model.case import Case
+from tuner.cost_model.coefficients import TimeCoefficients
+from tuner.cost_model.layer_time import layer_time
+from tuner.cost_model.layer_work import head_s, peak_flops_per_s
+from tuner.cost_model.layout import FloatArray
+from tuner.cost_model.stages import StageParams, stage_params
+from tuner.cost_model.traffic import data_parallel_s, hand_over_s
 
-PCIE_BYTES_PER_S = 25e9
-"""PCIe gen 4 x16 in one direction, as measured by most copies; 32 GB/s by the standard."""
+ADAM_BYTES_PER_PARAM = 40.0
+"""fp32 weight, gradient and two moments read, three written, the 16-bit weight written, and the
+gradient norm's and scaling's passes."""
+HOST_ADAM_BYTES_PER_PARAM = 32.0
+"""On the host the same without the passes: 16 read, 12 written, 2 for the 16-bit copy, rounded."""
 HOST_MEMORY_BYTES_PER_S = 20e9
 """A host's memory bandwidth, shared by the ranks of a node: 160 GB/s over 8."""
-HOST_ADAM_BYTES_PER_PARAM = 32
-"""Weight, gradient and two moments are read (16), three of them written, in fp32 (12), and the
-16-bit copy (2), rounded up."""
+BACKWARD_SHARE = 2 / 3
+"""Of a micro-batch's time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeTerms:
-    """Seconds of a step, term by term."""
+def step_terms(case: Case, c: TimeCoefficients) -> Mapping[str, FloatArray]:
+    """Seconds a step of every plan by term, shape (n,); their sum is the step time."""
+    lay = case.lay
+    m = lay.num_microbatches
+    bandwidth = case.cluster.gpu.memory_bytes_per_s * c.memory
+    layer = layer_time(case, c)
+    head = head_s(case.shape, lay, peak_flops_per_s(case.cluster, lay) * c.matrix, bandwidth)
+    slowest = _slowest_stage(case, c, layer.whole, head)
+    terms = {name: m * slowest.layers * part for name, part in layer.parts.items()}
+    terms["output_layer"] = m * slowest.head
+    # Host and weight gathers show where they are slower than the GPU's own work.
+    terms["waiting_for_host_or_weights"] = m * slowest.whole - np.asarray(sum(terms.values()))
+    alone = case.shape.num_layers * layer.whole + head + c.host_microbatch_s
+    terms["pipeline_bubble"] = (alone - slowest.whole) / lay.vpp
+    terms["hand_over"] = hand_over_s(case, c)
+    zero = np.zeros(len(lay))
+    params = stage_params(case.shape, case.software, lay, case.table.of(lay.pp, zero), zero)
+    terms["data_parallel"] = data_parallel_s(case, c, params, BACKWARD_SHARE * slowest.whole)
+    terms["optimizer"] = _optimizer_s(case, params, bandwidth)
+    terms["step"] = np.full(len(lay), c.step_s)
+    return terms
 
-    compute: float
-    bubble: float
-    tensor_parallel: float
-    data_parallel: float
-    overhead: float
-    offload: float
 
-    @property
-    def total_s(self) -> float:
-        """The sum; nothing is taken to overlap."""
-        return (
-            self.compute + self.bubble + self.tensor_parallel + self.data_parallel + self.overhead
-        )
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Stage:
+    """Of one micro-batch; shape (n,) each."""
+
+    whole: FloatArray
+    layers: FloatArray
+    head: FloatArray
 
 
-def time_terms(
-    shape: ModelShape, workload: Workload, cluster: Cluster, plan: ParallelPlan
-) -> TimeTerms:
-    """Seconds that a step should take. Rough: it orders plans, trials decide."""
-    gpu = cluster.gpu
-    microbatches = plan.num_microbatches(cluster.num_gpus, workload.global_batch_sequences)
-    flops_per_token = 6 * shape.num_params + 6 * shape.num_layers * workload.seq_len * shape.hidden
-    again = {Recompute.NONE: 1.0, Recompute.SELECTIVE: 1.03, Recompute.FULL: 4 / 3}
-    rate = gpu.flops_per_s.get(str(plan.precision), gpu.flops_per_s["fp32"]) * PEAK_SHARE
-    compute = (
-        flops_per_token * workload.tokens_per_step * again[plan.recompute] / cluster.num_gpus / rate
+def _slowest_stage(case: Case, c: TimeCoefficients, layer: FloatArray, head: FloatArray) -> _Stage:
+    """The stage that all others wait for: the first, the last, or the one with most layers.
+
+    1F1B (arXiv 2104.04473): each micro-batch passes it in turn, the other stages' time of one
+    micro-batch is the bubble, of which interleaving leaves a share of 1 / vpp.
+    """
+    depth = case.lay.pp
+    side = c.host_microbatch_s / 2
+    most = case.table.most(depth)
+    last_layers = case.table.of(depth, depth - 1)
+    at_last = last_layers * layer + head + side + np.where(depth == 1, side, 0.0)
+    at_first = case.table.of(depth, np.zeros(len(depth))) * layer + side
+    elsewhere = np.maximum(at_first, most * layer)
+    is_last = at_last >= elsewhere
+    return _Stage(
+        whole=np.where(is_last, at_last, elsewhere),
+        layers=np.where(is_last, last_layers, most),
+        head=np.where(is_last, head, 0.0),
     )
-    layers = shape.num_layers / plan.pp
-    overhead = microbatches * layers * OVERHEAD_S[gpu.device]
-    if plan.zero_stage == 3 or plan.tp > 1:
-        overhead *= 1.5
-    return TimeTerms(
-        compute=compute,
-        bubble=(compute + overhead) * (plan.pp - 1) / (microbatches * plan.vpp),
-        tensor_parallel=_tensor_parallel_s(shape, workload, cluster, plan),
-        data_parallel=_data_parallel_s(shape, workload, cluster, plan),
-        overhead=overhead,
-        offload=_offload_s(shape, workload, cluster, plan),
+
+
+def _optimizer_s(case: Case, params: StageParams, bandwidth: float) -> FloatArray:
+    """Adam over a rank's share; on the host where it is offloaded, with copies there and back."""
+    lay = case.lay
+    share = params.total / np.where(lay.zero_stage >= 1, lay.shards, 1.0)
+    on_device = share * ADAM_BYTES_PER_PARAM / bandwidth
+    copies = 6.0 + np.where(lay.offload_params, 4 * lay.num_microbatches, 0.0)
+    on_host = share * (
+        HOST_ADAM_BYTES_PER_PARAM / HOST_MEMORY_BYTES_PER_S
+        + copies / case.cluster.gpu.pcie_bytes_per_s
     )
-
-
-def _offload_s(
-    shape: ModelShape, workload: Workload, cluster: Cluster, plan: ParallelPlan
-) -> float:
-    """Gradients down and weights up once a step; offloaded weights also up each micro-batch."""
-    if plan.offload is Offload.NONE:
-        return 0.0
-    shards = plan.data_parallel(cluster.num_gpus) // plan.dp_replicate
-    params = params_of_fullest_rank(shape, plan) / shards
-    moved_bytes = 6 * params
-    if plan.offload is Offload.PARAMS:
-        microbatches = plan.num_microbatches(cluster.num_gpus, workload.global_batch_sequences)
-        moved_bytes += 2 * 2 * params * microbatches
-    host_update_s = params * HOST_ADAM_BYTES_PER_PARAM / HOST_MEMORY_BYTES_PER_S
-    return moved_bytes / PCIE_BYTES_PER_S + host_update_s
-
-
-def _tensor_parallel_s(
-    shape: ModelShape, workload: Workload, cluster: Cluster, plan: ParallelPlan
-) -> float:
-    """Four all-reduces of the hidden states a layer and micro-batch, ring cost."""
-    if plan.tp == 1:
-        return 0.0
-    tokens = workload.tokens_per_step / plan.data_parallel(cluster.num_gpus)
-    moved = 4 * 2 * (plan.tp - 1) / plan.tp * tokens * shape.hidden * 2
-    return moved * shape.num_layers / plan.pp / cluster.gpu.link_bytes_per_s
-
-
-def _data_parallel_s(
-    shape: ModelShape, workload: Workload, cluster: Cluster, plan: ParallelPlan
-) -> float:
-    """One all-reduce of the gradients a step; ZeRO-3 also gathers weights each micro-batch."""
-    dp = plan.data_parallel(cluster.num_gpus)
-    if dp == 1:
-        return 0.0
-    inside = dp * plan.tp <= cluster.gpus_per_node
-    rate = cluster.gpu.link_bytes_per_s if inside else cluster.network_bytes_per_s
-    rank_bytes = 4 * params_of_fullest_rank(shape, plan)
-    gathers = 0.0
-    if plan.zero_stage == 3:
-        gathers = plan.num_microbatches(cluster.num_gpus, workload.global_batch_sequences)
-    return rank_bytes * (dp - 1) / dp * (2 + gathers) / rate
+    return np.where(lay.offload_optimizer, on_host, on_device)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import erf, exp, inf, log, pi, sqrt
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -12,65 +12,75 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from tuner.plan import ParallelPlan, PlanValue
-from tuner.samplers.plan_posterior import FloatArray, LinearPosterior, plan_features
+from tuner.samplers.acquisition import Proposal, proposal
+from tuner.samplers.candidates import Candidates
+from tuner.samplers.evidence import BoolArray, Evidence, IntArray
+from tuner.samplers.plan_belief import Belief
 
 MEMORY_ATTR = "peak_memory_bytes"
 """User attribute of a told trial: peak bytes of the fullest rank."""
 OOM_ATTR = "out_of_memory"
 """User attribute of a told trial that ran out of memory."""
-_MEMORY_STD = 0.1
-"""Of the log of a peak: what the knobs do not explain, allocator rounding above all."""
-_OOM_EXCESS_LOG = 0.2
-"""Log of how far above the limit a plan is taken to be that ran out of memory."""
-_MIN_FIT_TO_COVER = 0.4
-"""A plan less likely to fit than this is not tried merely to see an option."""
+INTERRUPTED_ATTR = "interrupted"
+"""User attribute of a trial that was ended from outside: its plan may be tried again."""
+POSITION_ATTR = "paratune:candidate"
+"""System attribute of a trial: which candidate was proposed, for others that ask meanwhile."""
+MIN_GAIN = 0.01
+"""A search is over when no untried plan is expected to be faster by this share."""
+MIN_MEASURED = 5
+"""Measured trials before that is believed."""
+MIN_CHANCE_OF_FIRST = 0.5
+"""A plan that the user wants tried first is left to the search if it is less likely to run."""
+_FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanPrior:
-    """What is believed of every legal plan before any trial."""
+class Told:
+    """What a finished trial says of a candidate."""
 
-    plans: tuple[ParallelPlan, ...]
-    step_time_s: tuple[float, ...]
-    """Predicted; all equal where nothing is known of the model."""
-    peak_memory_bytes: tuple[float, ...]
-    first: tuple[ParallelPlan, ...] = ()
-    """Tried before all others, in order: the frameworks' defaults."""
-    limit_bytes: float
+    row: int
+    seconds: float | None = None
+    """Of a step; None where it did not run."""
+    peak_bytes: float | None = None
+    out_of_memory: bool = False
 
 
 class PlanSampler(optuna.samplers.BaseSampler):
-    """Proposes only legal plans, none twice: defaults, then every option once, then the best bet.
+    """Proposes only candidates, none twice: first those asked for, then always the best bet.
 
-    Usable in any Optuna study that suggests the knobs of ``knobs`` as categoricals. A trial that
-    ran out of memory is told as PRUNED with the user attribute ``out_of_memory``.
+    Usable in any Optuna study that minimises seconds and suggests the knobs of ``candidates`` as
+    categoricals. A trial that did not run is told as PRUNED (or FAIL), with the user attribute
+    ``out_of_memory`` where that was why.
     """
 
     def __init__(
         self,
-        prior: PlanPrior,
-        knobs: Mapping[str, Sequence[PlanValue]],
+        candidates: Candidates,
+        belief: Belief,
         *,
+        first: Sequence[tuple[int, str]] = (),
+        earlier: Sequence[Told] = (),
         seed: int = 0,
     ) -> None:
-        self._prior = prior
-        self._distributions = {
-            name: CategoricalDistribution(tuple(options)) for name, options in knobs.items()
-        }
-        self._index = {plan: i for i, plan in enumerate(prior.plans)}
-        self._features = plan_features(prior.plans)
-        self._log_memory = np.log(np.maximum(prior.peak_memory_bytes, 1.0))
-        self._rng = np.random.default_rng(seed)
-        self._tie_break = self._rng.random(len(prior.plans)) * 1e-9
+        """Takes what to try first, with the reason, and what other studies told of candidates."""
+        self.candidates = candidates
         self.reason = ""
         """Why the last plan was proposed, in words."""
+        self._belief = belief
+        self._first, self._earlier = tuple(first), tuple(earlier)
+        self._tie_break = np.random.default_rng(seed).random(len(candidates))
+        self._told: dict[int, Told | None] = {}
+        self._ready: tuple[tuple[int, ...], Proposal | None] | None = None
+        self._lock = Lock()
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """All knobs are sampled together."""
-        return dict(self._distributions)
+        return {
+            name: CategoricalDistribution(options)
+            for name, options in self.candidates.options.items()
+        }
 
     def sample_relative(
         self,
@@ -78,13 +88,17 @@ class PlanSampler(optuna.samplers.BaseSampler):
         trial: FrozenTrial,
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
-        """The knobs of the next plan; empty when every legal plan has been tried."""
-        states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
-        told = [t for t in study.get_trials(deepcopy=False, states=states) if t.params]
-        chosen = self._chosen(told)
-        if chosen is None:
-            return {}
-        return dict(self._prior.plans[chosen].to_dict())
+        """The knobs of the next plan; empty when every candidate has been tried."""
+        if (enqueued := trial.system_attrs.get("fixed_params")) is not None:
+            # Optuna takes these whatever is proposed; no other plan is to be kept from others.
+            self.reason = "enqueued"
+            return dict(enqueued)
+        with self._lock:
+            chosen = self._proposal(study, asking=trial.number)
+            if chosen is None:
+                return {}
+            study._storage.set_trial_system_attr(trial._trial_id, POSITION_ATTR, chosen.row)
+            return dict(self.candidates.values(chosen.row))
 
     def sample_independent(
         self,
@@ -93,113 +107,130 @@ class PlanSampler(optuna.samplers.BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Called only when no legal plan is left.
+        """Called only when no candidate is left, or for a knob that the candidates lack.
 
         Raises:
-            RuntimeError: always; ask ``exhausted`` first.
+            RuntimeError: always.
         """
-        raise RuntimeError("every legal plan has been tried")
+        if param_name not in self.candidates.options:
+            raise RuntimeError(
+                f"the plan sampler proposes the knobs {', '.join(self.candidates.names)}; "
+                f"{param_name!r} is not among them: add it to the candidates"
+            )
+        raise RuntimeError("every candidate has been tried; ask stop_reason() before each trial")
 
-    def exhausted(self, tried: Sequence[ParallelPlan]) -> bool:
-        """Whether no legal plan is left."""
-        return set(self._prior.plans) <= set(tried)
-
-    def _chosen(self, told: Sequence[FrozenTrial]) -> int | None:
-        tried = {i for t in told if (i := self._index_of(t)) is not None}
-        left = np.array([i for i in range(len(self._prior.plans)) if i not in tried], dtype=int)
-        if left.size == 0:
+    def stop_reason(self, study: optuna.Study) -> str | None:
+        """Why nothing is worth trying any more, with the number; None while something is."""
+        with self._lock:
+            evidence = self._evidence(study)
+            chosen = self._proposal(study, asking=None)
+        if chosen is None:
+            return "every legal plan has been tried"
+        if len(evidence.measured) < MIN_MEASURED or chosen.gain >= MIN_GAIN:
             return None
-        for plan in self._prior.first:
-            if (index := self._index.get(plan)) is not None and index not in tried:
-                self.reason = f"the default of {plan.backend}"
-                return index
-        mean, std, best = self._time_posterior(told)
-        fit = self._fit_probability(told)
-        covering = self._covering(left, tried, mean, fit)
-        if covering is not None:
-            return covering
-        return self._improving(left, mean, std, fit, best)
-
-    def _index_of(self, trial: FrozenTrial) -> int | None:
-        """Which legal plan a stored trial is of; None for one of other knobs."""
-        plan = _plan(trial)
-        return None if plan is None else self._index.get(plan)
-
-    def _covering(
-        self, left: np.ndarray[Any, Any], tried: set[int], mean: FloatArray, fit: FloatArray
-    ) -> int | None:
-        """The likely plan that shows most options not yet seen with its backend."""
-        seen = self._features[sorted(tried)].any(axis=0)
-        news = self._features[left] @ (~seen).astype(float)
-        news[fit[left] < _MIN_FIT_TO_COVER] = 0.0
-        most = news.max()
-        if most <= 0 or len(tried) >= 4 * len(self._prior.first) + 3:
-            return None
-        rank = mean[left] + self._tie_break[left]
-        index = int(left[np.lexsort((rank, -news))[0]])
-        self.reason = "to see options not tried yet"
-        return index
-
-    def _improving(
-        self,
-        left: np.ndarray[Any, Any],
-        mean: FloatArray,
-        std: FloatArray,
-        fit: FloatArray,
-        best_log: float,
-    ) -> int:
-        """The plan with the largest expected gain, weighed by its chance to fit."""
-        gains = np.array(
-            [_expected_gain(best_log - m, s) for m, s in zip(mean[left], std[left], strict=True)]
+        return (
+            f"no untried plan is expected to gain more than {MIN_GAIN:.0%} "
+            f"(the most promising of {len(self.candidates) - len(evidence.tried)}: "
+            f"{chosen.gain:.1%})"
         )
-        score = gains * fit[left] + self._tie_break[left]
-        position = int(np.argmax(score))
-        gain = 1 - exp(-float(gains[position] * fit[left][position]))
-        self.reason = f"expected gain {gain:.1%}, fits with probability {fit[left][position]:.0%}"
-        return int(left[position])
 
-    def _time_posterior(self, told: Sequence[FrozenTrial]) -> tuple[FloatArray, FloatArray, float]:
-        measured = [
-            (i, log(t.value))
-            for t in told
-            if t.value is not None and (i := self._index_of(t)) is not None
-        ]
-        prior_log = np.log(np.asarray(self._prior.step_time_s))
-        posterior = LinearPosterior(self._features, prior_log)
-        logs = np.array([value for _, value in measured])
-        mean, std = posterior.mean_and_std([i for i, _ in measured], logs)
-        return mean, std, float(logs.min()) if measured else inf
+    def _proposal(self, study: optuna.Study, *, asking: int | None) -> Proposal | None:
+        evidence = self._evidence(study, asking=asking)
+        key = tuple(
+            len(rows)
+            for rows in (evidence.measured, evidence.too_large, evidence.failed, evidence.running)
+        ) + tuple(evidence.running.tolist())
+        if self._ready is None or self._ready[0] != key:
+            self._ready = (key, self._chosen(evidence))
+        return self._ready[1]
 
-    def _fit_probability(self, told: Sequence[FrozenTrial]) -> FloatArray:
-        """Chance of each plan to fit: the prediction, moved by the peaks that trials showed."""
-        limit = log(self._prior.limit_bytes)
-        peaks = {
-            index: log(trial.user_attrs[MEMORY_ATTR])
-            for trial in told
-            if MEMORY_ATTR in trial.user_attrs and (index := self._index_of(trial)) is not None
-        }
-        posterior = LinearPosterior(self._features, self._log_memory)
-        mean, _ = posterior.mean_and_std(list(peaks), np.array(list(peaks.values())))
-        for trial in told:
-            index = self._index_of(trial)
-            if index is not None and trial.user_attrs.get(OOM_ATTR):
-                # It needed more than the limit, how much is not known: at least a little.
-                peaks[index] = max(float(mean[index]), limit + _OOM_EXCESS_LOG)
-        mean, std = posterior.mean_and_std(list(peaks), np.array(list(peaks.values())))
-        margin = (limit - mean) / np.sqrt(std**2 + _MEMORY_STD**2)
-        return np.array([0.5 * (1 + erf(z / sqrt(2))) for z in margin])
+    def _chosen(self, evidence: Evidence) -> Proposal | None:
+        left = np.ones(len(self.candidates), dtype=np.bool_)
+        left[evidence.tried] = False
+        if not left.any():
+            return None
+        if (asked := self._asked_for(evidence, left)) is not None:
+            return asked
+        # Earlier studies teach; what they measured is still worth a trial of this one.
+        known = self._with_earlier(evidence)
+        best = float(evidence.seconds.min()) if len(evidence.seconds) else None
+        chosen = proposal(self._belief.outlook(known, left), best, self._tie_break)
+        if best is None:
+            self.reason = f"the fastest by prediction, fits with probability {chosen.fit:.0%}"
+        else:
+            self.reason = f"expected gain {chosen.gain:.1%}, fits with probability {chosen.fit:.0%}"
+        return chosen
+
+    def _asked_for(self, evidence: Evidence, left: BoolArray) -> Proposal | None:
+        """The next plan that is to be tried first, where it is likely to run."""
+        wanted = [(row, reason) for row, reason in self._first if left[row]]
+        if not wanted:
+            return None
+        known = self._with_earlier(evidence)
+        fit = self._belief.chance_to_run(known, _rows([row for row, _ in wanted]))
+        for (row, reason), chance in zip(wanted, fit.tolist(), strict=True):
+            if chance >= MIN_CHANCE_OF_FIRST:
+                self.reason = reason
+                return Proposal(row=row, gain=1.0, fit=chance, seconds=0.0)
+        return None
+
+    def _with_earlier(self, evidence: Evidence) -> Evidence:
+        earlier = _evidence_of(self._earlier, ())
+        return Evidence(
+            measured=np.concatenate([earlier.measured, evidence.measured]),
+            seconds=np.concatenate([earlier.seconds, evidence.seconds]),
+            peaks={**earlier.peaks, **evidence.peaks},
+            too_large=np.concatenate([earlier.too_large, evidence.too_large]),
+            failed=np.concatenate([earlier.failed, evidence.failed]),
+            running=evidence.running,
+        )
+
+    def _evidence(self, study: optuna.Study, *, asking: int | None = None) -> Evidence:
+        """What all trials tell; finished ones are read once."""
+        running = []
+        for trial in study.get_trials(deepcopy=False):
+            if trial.number in self._told or trial.number == asking:
+                continue
+            if trial.state in _FINISHED:
+                self._told[trial.number] = self._told_by(trial)
+            elif (row := self._row_of_running(trial)) is not None:
+                running.append(row)
+        told = [one for one in self._told.values() if one is not None]
+        return _evidence_of(told, running)
+
+    def _row_of_running(self, trial: FrozenTrial) -> int | None:
+        row = trial.system_attrs.get(POSITION_ATTR)
+        if isinstance(row, int) and row < len(self.candidates):
+            return row
+        return self.candidates.find(trial.system_attrs.get("fixed_params") or trial.params)
+
+    def _told_by(self, trial: FrozenTrial) -> Told | None:
+        """None for a trial of other knobs, and for one that was interrupted."""
+        row = self.candidates.find(trial.params)
+        if row is None or trial.user_attrs.get(INTERRUPTED_ATTR):
+            return None
+        measured = trial.state is TrialState.COMPLETE and trial.value is not None
+        peak = trial.user_attrs.get(MEMORY_ATTR)
+        return Told(
+            row=row,
+            seconds=float(trial.value) if measured and trial.value is not None else None,
+            peak_bytes=float(peak) if peak else None,
+            out_of_memory=bool(trial.user_attrs.get(OOM_ATTR)),
+        )
 
 
-def _plan(trial: FrozenTrial) -> ParallelPlan | None:
-    try:
-        return ParallelPlan.from_dict(trial.params)
-    except (ValueError, TypeError):
-        return None  # a trial of other knobs, by another sampler: it teaches nothing here
+def _evidence_of(told: Sequence[Told], running: Sequence[int]) -> Evidence:
+    measured = [(one.row, one.seconds) for one in told if one.seconds is not None]
+    lost = [one for one in told if one.seconds is None]
+    return Evidence(
+        measured=_rows([row for row, _ in measured]),
+        seconds=np.array([seconds for _, seconds in measured], dtype=np.float64),
+        peaks={one.row: one.peak_bytes for one in told if one.peak_bytes is not None},
+        too_large=_rows([one.row for one in lost if one.out_of_memory]),
+        failed=_rows([one.row for one in lost if not one.out_of_memory]),
+        running=_rows(running),
+    )
 
 
-def _expected_gain(lead: float, std: float) -> float:
-    """Expected improvement of a normal variable that leads by ``lead`` (both in log seconds)."""
-    if lead == inf:
-        return 1.0
-    z = lead / std
-    return lead * 0.5 * (1 + erf(z / sqrt(2))) + std * exp(-z * z / 2) / sqrt(2 * pi)
+def _rows(positions: Sequence[int]) -> IntArray:
+    return np.asarray(positions, dtype=np.int64)

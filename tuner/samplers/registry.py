@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 
 import optuna
 
-from tuner.plan import PlanValue
-from tuner.samplers.plan_sampler import PlanPrior, PlanSampler
+from tuner.errors import UserError
+from tuner.samplers.candidates import Candidates
+from tuner.samplers.plan_belief import Belief
+from tuner.samplers.plan_sampler import PlanSampler, Told
 
+Sampler = optuna.samplers.BaseSampler
 SAMPLERS = ("plan", "tpe", "gp", "random", "brute")
+_STARTUP_TRIALS = 10
+_NEEDED_BY_GP = ("scipy", "torch")
 
 
 def sampler_named(
-    name: str, prior: PlanPrior, knobs: Mapping[str, Sequence[PlanValue]], *, seed: int
-) -> optuna.samplers.BaseSampler:
+    name: str,
+    candidates: Candidates,
+    belief: Callable[[], Belief],
+    *,
+    first: Sequence[tuple[int, str]] = (),
+    earlier: Sequence[Told] = (),
+    seed: int,
+) -> Sampler:
     """A sampler over these knobs; all but ``plan`` may propose illegal plans, which cost nothing.
 
     Raises:
         KeyError: an unknown name; the command line offers only ``SAMPLERS``.
+        UserError: the sampler needs a package that is not installed.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    makers: Mapping[str, Callable[[], optuna.samplers.BaseSampler]] = {
-        "plan": lambda: PlanSampler(prior, knobs, seed=seed),
-        "tpe": lambda: optuna.samplers.TPESampler(seed=seed, n_startup_trials=10),
-        "gp": lambda: optuna.samplers.GPSampler(seed=seed),
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    makers: Mapping[str, Callable[[], Sampler]] = {
+        "plan": lambda: PlanSampler(candidates, belief(), first=first, earlier=earlier, seed=seed),
+        "tpe": lambda: optuna.samplers.TPESampler(
+            seed=seed,
+            n_startup_trials=_STARTUP_TRIALS,
+            multivariate=True,
+        ),
+        "gp": lambda: _gp(seed),
         "random": lambda: optuna.samplers.RandomSampler(seed=seed),
         "brute": lambda: optuna.samplers.BruteForceSampler(seed=seed),
     }
     return makers[name]()
+
+
+def _gp(seed: int) -> Sampler:
+    missing = [name for name in _NEEDED_BY_GP if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"the sampler gp needs {' and '.join(missing)}, which is not installed; "
+            f"pip install {' '.join(missing)}, or take --sampler plan or tpe"
+        )
+    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=_STARTUP_TRIALS)

@@ -1,0 +1,98 @@
+"""The user's own plan against the best, in words; pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.baseline import BaselineResult, ChangeBought
+from reports.summary import Summary
+from reports.wording import outcome_words, source_mark
+from tuner.outcome import Measured, OutOfMemory, TimedOut
+
+_MOST_CHANGES = 3
+"""Named in one line; the report has them all."""
+
+
+def baseline_line(summary: Summary) -> str | None:
+    """``yours: 14,200 tokens/s; best: 19,800 tokens/s (1.39x), because ...``; None without one."""
+    result = summary.baseline
+    if result is None:
+        return None
+    own, best = result.measured, summary.best
+    if own is None or best is None:
+        return f"yours ({result.given.plan.label()}) {_end_words(result)}{_best_words(summary)}"
+    yours = f"yours: {own.tokens_per_s:,.0f} tokens/s{source_mark(summary.source)}"
+    if best.plan == result.given.plan:
+        return f"{yours}, the fastest of the {len(summary.ranking)} plans that trained"
+    line = f"{yours}; best: {best.measured.tokens_per_s:,.0f} ({result.speedup:.2f}x)"
+    if result.is_tie:
+        line += ", which may be no difference: the two intervals overlap"
+    return line + _because(result)
+
+
+def _because(result: BaselineResult) -> str:
+    largest = sorted(result.bought, key=lambda one: -one.predicted_factor)[:_MOST_CHANGES]
+    return f", because {'; '.join(change_words(one) for one in largest)}" if largest else ""
+
+
+def change_words(bought: ChangeBought) -> str:
+    """``tp 1 -> 2 (predicted 1.20x; measured 1.15x)``."""
+    measured = bought.measured_factor
+    confirmed = "" if measured is None else f"; measured {measured:.2f}x"
+    return f"{bought.text} (predicted {bought.predicted_factor:.2f}x{confirmed})"
+
+
+def _end_words(result: BaselineResult) -> str:
+    if result.trial is None:
+        return "has not been tried yet"
+    match result.trial.outcome:
+        case OutOfMemory():
+            return f"ran out of memory here (trial {result.trial.number}): no speed to compare"
+        case TimedOut():
+            return f"timed out here (trial {result.trial.number}): no speed to compare"
+        case Measured():
+            return "trained"
+        case outcome:
+            said = outcome_words(outcome)
+            return f"did not run here (trial {result.trial.number}: {said}): no speed to compare"
+
+
+def _best_words(summary: Summary) -> str:
+    best = summary.best
+    if best is None:
+        return ""
+    return f"; best: {best.measured.tokens_per_s:,.0f} tokens/s{source_mark(summary.source)}"
+
+
+def baseline_record(summary: Summary) -> dict[str, Any] | None:
+    """For the JSON document."""
+    result = summary.baseline
+    if result is None:
+        return None
+    given, own = result.given, result.measured
+    return {
+        "plan": given.plan.to_dict(),
+        "file": given.file,
+        "format": given.format,
+        "unknown_keys": list(given.unknown_keys),
+        "ignored_keys": [{"key": key, "reason": reason} for key, reason in given.ignored_keys],
+        "pinned": dict(given.pinned),
+        "notes": list(given.notes),
+        "trial": result.trial.number if result.trial else None,
+        "outcome": result.trial.outcome.kind if result.trial else None,
+        "step_time_s": own.step_time_s if own else None,
+        "tokens_per_s": own.tokens_per_s if own else None,
+        "speedup": result.speedup,
+        "is_tie": result.is_tie,
+        "changes": [
+            {
+                "knobs": {name: [was, now] for name, was, now in one.change.knobs},
+                "plan": one.change.plan.to_dict(),
+                "predicted_step_time_s": one.change.predicted_step_time_s,
+                "predicted_factor": one.predicted_factor,
+                "measured_factor": one.measured_factor,
+            }
+            for one in result.bought
+        ],
+        "sentence": baseline_line(summary),
+    }

@@ -1,0 +1,1 @@
+"""``report.html`` and the comparison as one self-contained file each: data, then templates."""

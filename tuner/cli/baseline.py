@@ -1,0 +1,147 @@
+"""The plan that the user has: read, held to the rules, and made trial 0 of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runners.backends.launch import launch_for
+from search_spaces.enumeration import rejections
+from search_spaces.rule_table import RULES
+from tuner.cli.advice import nearest_plans
+from tuner.cli.setting import Planned, Predicted, job_setting, planned_job
+from tuner.cost_model.prediction import prediction
+from tuner.errors import UserError
+from tuner.importing.formats import imported_plan
+from tuner.importing.imported import Imported
+from tuner.plan import ParallelPlan, PlanValue
+from tuner.plan_arrays import PlanArrays
+from tuner.study_folder import StudyFolder
+
+Document = Mapping[str, Any]
+"""``Imported.document()``, as the study folder keeps it."""
+
+
+def given_baseline(file: Path | None, arguments: Path | None, job: Planned) -> Document | None:
+    """What ``--baseline FILE`` comes to; None without it.
+
+    Raises:
+        UserError: the file is wrong, or its plan breaks rules and cannot be measured as it is.
+    """
+    if file is None:
+        if arguments is not None:
+            raise UserError("--baseline-arguments needs --baseline FILE, got none")
+        return None
+    imported = imported_plan(
+        file, cluster=job.job.cluster, workload=job.job.workload, arguments=arguments
+    )
+    broken = rejections(imported.plan, job_setting(job.job))
+    if broken:
+        raise UserError(_illegal(imported, broken, job))
+    launch_for(imported.plan, job.job.workload, job.job.cluster, job.job.measurement)
+    return imported.document()
+
+
+def _illegal(imported: Imported, broken: tuple[tuple[str, str], ...], job: Planned) -> str:
+    lines = [
+        f"{imported.file}: {_keys(imported, rule)} breaks rule {rule}, so it cannot be measured "
+        f"as it is: {sentence}"
+        for rule, sentence in broken
+    ]
+    if (near := _nearest(imported.plan, job)) is not None:
+        was = imported.plan.to_dict()
+        changes = [f"{k} {was[k]} -> {v}" for k, v in near.to_dict().items() if was[k] != v]
+        lines.append(f"the nearest legal plan is {near.label()} ({', '.join(changes)})")
+    return "\n".join(lines)
+
+
+def _keys(imported: Imported, rule_id: str) -> str:
+    """The keys of the file that a rule looks at."""
+    rule = next(rule for rule in RULES if rule.id == rule_id)
+    keys = [imported.key_of_knob[knob] for knob in rule.knobs if knob in imported.key_of_knob]
+    return " with ".join(dict.fromkeys(keys)) or f"its {' and '.join(rule.knobs)}"
+
+
+def _nearest(plan: ParallelPlan, job: Planned) -> ParallelPlan | None:
+    """Of the same precision where some legal plan has it."""
+    for asked in ({"precision": (str(plan.precision),)}, {}):
+        free = planned_job(replace(job.job, asked=asked))
+        if len(free.space.plans):
+            return nearest_plans(plan, free)[0]
+    return None
+
+
+def settled_baseline(folder: StudyFolder, given: Document | None, job: Planned) -> Document | None:
+    """The baseline of this study, which it keeps when it goes on.
+
+    Raises:
+        UserError: the study has another, or was begun without one that its search leaves out.
+    """
+    if not folder.job_file.exists():
+        return given
+    kept: Document | None = folder.read_json(folder.job_file).get("baseline")
+    if given is None:
+        return kept
+    if kept is not None and kept["plan"] != given["plan"]:
+        raise UserError(
+            f"the study folder {folder.path} must have one baseline, but it was "
+            f"{baseline_plan(kept).label()} ({kept['file']}) and is now "
+            f"{baseline_plan(given).label()}; give another folder with --study"
+        )
+    outside = baseline_plan(given) not in job.space.plans
+    if kept is None and outside and folder.trials():
+        raise UserError(
+            f"the study folder {folder.path} was begun without a baseline, and its search leaves "
+            f"out {baseline_plan(given).label()}; give another folder with --study"
+        )
+    return given
+
+
+def baseline_plan(document: Document) -> ParallelPlan:
+    """The plan of what was kept."""
+    return ParallelPlan.from_dict(document["plan"])
+
+
+def with_baseline(job: Planned, baseline: Document | None) -> Planned:
+    """The job with one more legal plan, where its search leaves the user's out.
+
+    Only this plan is added: other combinations of its options stay left out.
+    """
+    plan = None if baseline is None else baseline_plan(baseline)
+    if plan is None or plan in job.space.plans:
+        return job
+    own = PlanArrays.of_plans([plan]).columns
+    columns = {
+        name: np.concatenate([array, own[name]]) for name, array in job.space.plans.columns.items()
+    }
+    space = replace(
+        job.space,
+        knobs=_knobs(job, plan),
+        plans=PlanArrays(columns=columns),
+        num_combinations=job.space.num_combinations + 1,
+    )
+    return replace(job, space=space, predicted=_predicted(job, plan))
+
+
+def _knobs(job: Planned, plan: ParallelPlan) -> tuple[tuple[str, tuple[PlanValue, ...]], ...]:
+    values = plan.to_dict()
+    return tuple(
+        (name, tuple(dict.fromkeys([*options, values[name]]))) for name, options in job.space.knobs
+    )
+
+
+def _predicted(job: Planned, plan: ParallelPlan) -> Predicted | None:
+    known = job.predicted
+    own = prediction(job.job.workload, job.job.cluster, plan)
+    if known is None or own is None:
+        return None
+    fits = own.peak_memory_bytes <= job.job.memory_limit_bytes
+    return Predicted(
+        step_time_s=np.append(known.step_time_s, own.step_time_s),
+        peak_memory_bytes=np.append(known.peak_memory_bytes, own.peak_memory_bytes),
+        fits=np.append(known.fits, fits),
+    )

@@ -1,0 +1,227 @@
+"""Writes a plan as the files of the tools that people start training with."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from reports.best_folder import launch_environment
+from reports.emit.formats import Format, emitted
+from reports.emit.readme import (
+    README,
+    Numbers,
+    predicted_numbers,
+    readme,
+    study_id,
+    trial_numbers,
+)
+from reports.emit.subject import Subject
+from reports.study_facts import StudyFacts
+from runners.backends.launch import launch_for
+from search_spaces.enumeration import rejections
+from tuner.cli.explain_command import parsed_plan
+from tuner.cli.folder_summary import folder_summary
+from tuner.cli.found_cluster import found_cluster
+from tuner.cli.setting import job_setting
+from tuner.cluster import Device
+from tuner.cost_model.prediction import prediction
+from tuner.errors import UserError
+from tuner.job import read_job
+from tuner.launch import ENVIRONMENT_FILE, LaunchFile, LaunchSpec
+from tuner.outcome import Rejected
+from tuner.plan import Backend, ParallelPlan
+from tuner.study_folder import StudyFolder
+from tuner.trial import Trial
+
+_OWN_BACKEND = {
+    Format.DEEPSPEED: Backend.DEEPSPEED,
+    Format.HF_DEEPSPEED: Backend.DEEPSPEED,
+    Format.MEGATRON: Backend.MEGATRON,
+    Format.MEGATRON_BRIDGE: Backend.MEGATRON,
+    Format.TORCHTITAN: Backend.PYTORCH,
+}
+"""Formats of one framework: the fastest trial of that one is meant."""
+_LISTING = ".emitted.json"
+"""Names of the files that emit wrote into a folder."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``paratune emit``."""
+    parser.add_argument(
+        "source", type=Path, metavar="STUDY|JOB.yaml", help="a study folder, or a job with --plan"
+    )
+    parser.add_argument("--format", required=True, type=Format, choices=tuple(Format), metavar="F")
+    parser.add_argument("--trial", type=int, metavar="N", help="of the study; the fastest if left")
+    parser.add_argument("--plan", metavar="k=v,...", help="of a job: any legal plan")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to; said at the end")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 with files written, 1 where no trial has trained."""
+    form: Format = options.format
+    from_study = options.source.is_dir()
+    _check_source(options, from_study=from_study)
+    if from_study:
+        folder = StudyFolder(options.source)
+        trial = _trial(folder, options.trial, form)
+        if trial is None:
+            return 1
+        subject, numbers, document = _of_study(folder, trial)
+        out = options.out or options.source / "emitted" / form
+    else:
+        subject, numbers, document = _of_job(options.source, parsed_plan(options.plan))
+        out = options.out or Path("emitted") / form
+    files = (*emitted(subject, form), readme(subject, form, numbers))
+    _write(out, files)
+    document = {
+        "format": str(form),
+        "plan": subject.plan.to_dict(),
+        **document,
+        "numbers": numbers.kind,
+        "paratune_version": version("paratune"),
+        "out": str(out),
+        "files": [file.name for file in files],
+    }
+    _say(options, subject, document)
+    return 0
+
+
+def _check_source(options: argparse.Namespace, *, from_study: bool) -> None:
+    if from_study and options.plan is not None:
+        raise UserError(
+            f"--plan must go with a job file, but {options.source} is a study folder; "
+            "choose one of its trials with --trial N"
+        )
+    if not from_study and options.trial is not None:
+        raise UserError(
+            f"--trial must go with a study folder, but {options.source} is none; "
+            "give a folder, or a plan of the job with --plan"
+        )
+    if not from_study and options.plan is None:
+        raise UserError(
+            f"{options.source} must be a study folder, or a job file with --plan "
+            "backend=...,tp=...; got neither"
+        )
+
+
+def _trial(folder: StudyFolder, number: int | None, form: Format) -> Trial | None:
+    trials = {trial.number: trial for trial in folder.trials()}
+    if number is not None:
+        if number not in trials:
+            known = ", ".join(map(str, trials)) or "none"
+            raise UserError(f"--trial must be one of the study's trials ({known}), got {number}")
+        return trials[number]
+    summary = folder_summary(folder)
+    backend = _OWN_BACKEND.get(form)
+    best = summary.best if backend is None else summary.best_of(backend)
+    if best is None:
+        what = "trial" if backend is None else f"trial of {backend}"
+        print(
+            f"paratune: no {what} of {folder.path} has trained, so there is nothing to emit as "
+            f"{form}; name one with --trial, or go on with: paratune tune",
+            file=sys.stderr,
+        )
+        return None
+    return best.trial
+
+
+def _of_study(folder: StudyFolder, trial: Trial) -> tuple[Subject, Numbers, dict[str, Any]]:
+    if isinstance(trial.outcome, Rejected):
+        raise UserError(
+            f"trial {trial.number} must be of a legal plan, but {'; '.join(trial.outcome.reasons)}"
+        )
+    facts = StudyFacts.read(folder)
+    name = _name(folder)
+    spec = LaunchSpec(
+        plan=trial.plan,
+        num_nodes=facts.num_nodes,
+        ranks_per_node=facts.gpus_per_node,
+        files=_kept_files(folder.launch_folder(trial.number)),
+        env=tuple(launch_environment(folder, trial.number).items()),
+    )
+    subject = Subject(
+        spec=spec,
+        on_cpu=facts.gpu == "cpu",
+        origin=f"paratune {version('paratune')}: trial {trial.number} of study {name}, "
+        f"{trial.plan.label()}",
+    )
+    document = {"trial": trial.number, "study": str(folder.path), "study_id": name}
+    return subject, trial_numbers(trial, facts), document
+
+
+def _name(folder: StudyFolder) -> str:
+    job = folder.read_json(folder.job_file)
+    if "study_id" in job:
+        return str(job["study_id"])
+    started = min(trial.started_at for trial in folder.trials())
+    return study_id(json.dumps(job["identity"], sort_keys=True), started)
+
+
+def _kept_files(launch: Path) -> tuple[LaunchFile, ...]:
+    if not launch.is_dir():
+        raise UserError(
+            f"{launch} must hold the launch files of the trial, but it is no folder; bring it "
+            "back, or name another trial with --trial"
+        )
+    return tuple(
+        LaunchFile(name=path.name, text=path.read_bytes().decode())
+        for path in sorted(launch.iterdir())
+        if path.is_file() and path.name != ENVIRONMENT_FILE
+    )
+
+
+def _of_job(path: Path, plan: ParallelPlan) -> tuple[Subject, Numbers, dict[str, Any]]:
+    job = read_job(path, found_cluster)
+    broken = rejections(plan, job_setting(job))
+    if broken:
+        sentences = "".join(f"\n  {rule}: {sentence}" for rule, sentence in broken)
+        raise UserError(f"--plan must be legal, but {plan.label()} breaks{sentences}")
+    subject = Subject(
+        spec=launch_for(plan, job.workload, job.cluster, job.measurement),
+        on_cpu=job.cluster.gpu.device is Device.CPU,
+        origin=f"paratune {version('paratune')}: {plan.label()} for {path.name}, not tried",
+    )
+    said = prediction(job.workload, job.cluster, plan)
+    numbers = predicted_numbers(
+        said.step_time_s if said else None, said.peak_memory_bytes if said else None
+    )
+    return subject, numbers, {"trial": None, "study": None, "study_id": None}
+
+
+def _write(out: Path, files: tuple[LaunchFile, ...]) -> None:
+    """Writes the files; those of an earlier emission make way, and only those."""
+    listing = out / _LISTING
+    if out.exists() and not listing.is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(
+            f"--out must be a new folder, or one that emit wrote before, got {out}; "
+            "give another folder"
+        )
+    try:
+        if listing.is_file():
+            for name in json.loads(listing.read_text()):
+                (out / Path(name).name).unlink(missing_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+        listing.write_text(json.dumps([file.name for file in files]))
+        for file in files:
+            (out / file.name).write_bytes(file.text.encode())
+            if file.name.endswith(".sh"):
+                (out / file.name).chmod(0o755)
+    except OSError as error:
+        raise UserError(
+            f"--out must be a folder that can be written, but {error}; give another folder"
+        ) from error
+
+
+def _say(options: argparse.Namespace, subject: Subject, document: dict[str, Any]) -> None:
+    if options.json:
+        print(json.dumps(document))
+        return
+    print(f"{subject.plan.label()}, {document['numbers']}, as {document['format']}:")
+    for name in document["files"]:
+        print(f"  {Path(document['out']) / name}")
+    print(f"How to start them: {Path(document['out']) / README}")
