@@ -141,7 +141,7 @@ def _legal(setting: Setting) -> PlanArrays:
 
 
 @settings(
-    max_examples=150,
+    max_examples=200,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
