@@ -8,7 +8,9 @@ from typing import Any
 from tests.runners.forked_rank import run_forked_rank
 
 
-def run_context_parallel_rank(launch: Path, folder: Path, rank: int, env: dict[str, str]) -> None:
+def run_context_parallel_rank(
+    launch: Path, folder: Path, rank: int, env: dict[str, str], mistake: str = ""
+) -> None:
     """The bench, its layers' attention replaced by one that gathers all keys and values.
 
     Its report has the norm of this rank's gradients besides: Adam would not mind their scale.
@@ -33,7 +35,7 @@ def run_context_parallel_rank(launch: Path, folder: Path, rank: int, env: dict[s
 
     megatron_model._layer_spec = with_stand_in  # type: ignore[assignment]
     MegatronTraining.effective = with_gradients  # type: ignore[assignment,method-assign]
-    run_forked_rank(launch, folder, rank, env)
+    run_forked_rank(launch, folder, rank, env, mistake)
 
 
 def _attention() -> Any:
