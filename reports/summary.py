@@ -14,6 +14,9 @@ from tuner.plan import Backend, ParallelPlan
 from tuner.trial import Trial
 from tuner.verification import Verification
 
+_SHORTEST_S = 1e-6
+"""No optimizer step is shorter."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTrial:
@@ -95,7 +98,8 @@ class Summary:
             return None
         best, second = self.best.measured, self.runner_up.measured
         low = second.step_time_ci_s[0] / best.step_time_ci_s[1] - 1
-        high = second.step_time_ci_s[1] / best.step_time_ci_s[0] - 1
+        # A trial of another runner, or kept by an older version, may have an interval from 0 on.
+        high = second.step_time_ci_s[1] / max(best.step_time_ci_s[0], _SHORTEST_S) - 1
         behind = next((f.behind for f in self.finals if f.trial == self.runner_up.number), None)
         winner_is_fastest = bool(self.finals) and self.finals[0].behind is None
         if behind is not None and winner_is_fastest:

@@ -234,8 +234,9 @@ def _median_interval(
         degrees = max(1, min(10, int(effective) - 1))
         spread = float(np.std(values, ddof=1)) if n < _FEW else _scale(values)
         half = _STUDENT[confidence][degrees - 1] * _MEDIAN_OVER_MEAN * spread
-        half /= math.sqrt(effective)
-        return max(median - half, 0.0), median + half
+        # On the scale of logs: a step takes some time, however little is known of it.
+        factor = math.exp(half / math.sqrt(effective) / median)
+        return median / factor, median * factor
     ordered = np.sort(values)
     rank = max(0, math.floor(n * (0.5 - reach) - 0.5))
     return float(ordered[rank]), float(ordered[n - 1 - rank])

@@ -135,7 +135,8 @@ def _unfinished(summary: Summary, study: StudyFiles) -> str | None:
 def _throughput_interval(measured: Measured) -> str:
     tokens = measured.tokens_per_s * measured.step_time_s
     low, high = measured.step_time_ci_s
-    return f"{tokens / high:,.0f} to {tokens / low:,.0f}"
+    fastest = f"{tokens / low:,.0f}" if low > 0 else "unknown"
+    return f"{tokens / high:,.0f} to {fastest}"
 
 
 def _tiles(summary: Summary, best: MeasuredTrial, facts: StudyFacts) -> tuple[Tile, ...]:

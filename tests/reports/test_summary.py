@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -128,3 +130,11 @@ def test_a_verdict_on_another_plan_is_not_shown() -> None:
     found = Verification(plan=_plan(2), verdict=Verdict.RIGHT, sentence="right")
     kept = summarize((first,), num_gpus=NUM_GPUS, defaults={}, verification=found)
     assert kept.verification is None
+
+
+def test_an_interval_from_zero_on_leaves_the_margin_open_and_ends_no_report() -> None:
+    unsure = replace(measured(1.0), step_time_ci_s=(0.0, 5.0))
+    summary = summary_of(trial(0, _plan(1), unsure), trial(1, _plan(2), measured(2.0)))
+    assert summary.margin is not None
+    much, low, high = summary.margin
+    assert low < much < high

@@ -123,3 +123,10 @@ def test_time_that_is_up_ends_the_steps() -> None:
 def test_a_step_of_no_time_is_said_and_not_averaged(bad: float) -> None:
     with pytest.raises(ValueError, match="positive finite time"):
         step_statistics([1.0, 1.1, bad])
+
+
+def test_the_interval_of_few_drifting_steps_is_wide_but_never_reaches_zero() -> None:
+    drifting = [1.60, 1.76, 1.88, 1.93, 1.89, 2.14, 2.27, 2.27, 2.15]
+    low, high = step_statistics(drifting).interval_s
+    assert 0 < low < 1.6
+    assert high > 2.27
