@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from reports.baseline_markdown import baseline_section
 from reports.baseline_wording import baseline_line
 from reports.launch_commands import torchrun_command
+from reports.report_facts import flattened
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import (
@@ -227,20 +227,8 @@ def _waterfall(facts: StudyFacts) -> list[str]:
 def _environment(facts: StudyFacts) -> list[str]:
     header = f"{facts.num_nodes} x {facts.gpus_per_node} ranks of {facts.gpu}, each with at most "
     limit = size_text(facts.memory_limit_bytes)
-    rows = [(name, value) for name, value in _flattened(facts.environment)]
+    rows = list(flattened(facts.environment))
     return ["## Environment", "", f"{header}{limit}.", "", *_table(("what", "value"), rows)]
-
-
-def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flattened(value, f"{prefix}{name}.")
-        elif isinstance(value, list):
-            yield prefix + name, ", ".join(str(item) for item in value) or "none"
-        elif name.endswith("_bytes") and isinstance(value, int):
-            yield prefix + name.removesuffix("_bytes"), size_text(value)
-        else:
-            yield prefix + name, "none" if value is None else str(value)
 
 
 def _reproduce(facts: StudyFacts) -> list[str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pynvml
+
+from runners.nvidia_devices import nvidia_driver
 
 DISTRIBUTION = "paratune"
 OWN_PACKAGES = ("tuner", "search_spaces", "runners", "reports")
@@ -88,18 +89,10 @@ def _version(distribution: str) -> str | None:
 
 def _gpus() -> list[dict[str, Any]]:
     """Name, bytes and driver of each GPU that the driver shows; none without a driver."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+    driver = nvidia_driver()
+    if driver is None:
         return []
-    try:
-        driver = str(pynvml.nvmlSystemGetDriverVersion())
-        gpus = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-            name = str(pynvml.nvmlDeviceGetName(handle))
-            gpus.append({"name": name, "memory_bytes": memory_bytes, "driver": driver})
-        return gpus
-    finally:
-        pynvml.nvmlShutdown()
+    return [
+        {"name": gpu.product, "memory_bytes": gpu.memory_bytes, "driver": driver.version}
+        for gpu in driver.devices
+    ]

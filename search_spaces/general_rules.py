@@ -6,6 +6,7 @@ from math import gcd
 
 import numpy as np
 
+from search_spaces.options_text import divisors, options_text
 from search_spaces.rule import ALL, Rule, Setting
 from tuner.cluster import Device
 from tuner.model_shape import ModelShape
@@ -14,8 +15,7 @@ from tuner.plan_arrays import BoolArray, IntArray, PlanArrays
 
 
 def _divisors_text(number: int) -> str:
-    divisors = [str(n) for n in range(1, number + 1) if number % n == 0]
-    return ", ".join(divisors[:8]) + (", ..." if len(divisors) > 8 else "")
+    return options_text(divisors(number), lambda _: True)
 
 
 _DISTRIBUTIONS = {
