@@ -41,7 +41,7 @@ def write_best(
     Raises:
         UserError: the trial's launch files are missing.
     """
-    launch = folder.launch_folder(best.number)
+    launch = folder.full_launch_folder(best.number)
     if not launch.is_dir():
         raise UserError(
             f"{launch} must hold the launch files of the fastest trial, but it is no folder; "
@@ -62,12 +62,14 @@ def best_readme(
 ) -> str:
     """What was measured, on what, and the commands that start these files; pure."""
     measured = best.measured
-    how = (
-        "These numbers are simulated: the cost model said so, nothing was started."
-        if measured.source is Source.SIMULATED
-        else f"Measured in trial {best.number}: the median of {len(measured.step_times_s)} whole "
-        "optimizer steps, of the slowest rank."
-    )
+    how = {
+        Source.SIMULATED: "These numbers are simulated: the cost model said so, nothing was "
+        "started.",
+        Source.MEASURED: f"Measured of trial {best.number}: the median of "
+        f"{len(measured.step_times_s)} whole optimizer steps, of the slowest rank.",
+        Source.EXTRAPOLATED: f"Extrapolated in trial {best.number}, from steps of few "
+        "micro-batches.",
+    }[measured.source]
     return "\n".join(
         [
             f"# {best.plan.label()}",

@@ -1,4 +1,7 @@
-"""The finals: the best plans measured again, in turns, and what may be said of them then; pure."""
+"""The finals: the best plans measured again, in turns, and what may be said of them then; pure.
+
+Without a contest among the best, at least whoever leads by an extrapolation alone is measured.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ from tuner.trial import Trial
 MIN_ROUNDS = 2
 """One run cannot show how much runs differ."""
 MAX_ROUNDS = 5
+MAX_CONFIRMED = 5
+"""Where each leader falls behind the next once it is measured, this many are."""
 _EQUAL_ENOUGH = 0.01
 """Plans that are behind the fastest by less than this for certain need no more rounds."""
 _EQUAL_RELATIVE = 0.005
@@ -46,6 +51,11 @@ class Finals:
     runs: tuple[FinalRun, ...] = ()
     is_over: bool = False
 
+    @property
+    def is_contest(self) -> bool:
+        """Whether plans run in turns; else each leader is confirmed alone, once."""
+        return self.most > 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finalist:
@@ -75,7 +85,7 @@ def finalists(trials: Sequence[Trial], most: int) -> tuple[Trial, ...]:
     ran = [
         (trial.outcome.step_time_s, trial, trial.outcome)
         for trial in trials
-        if isinstance(trial.outcome, Measured) and trial.outcome.source is Source.MEASURED
+        if isinstance(trial.outcome, Measured) and trial.outcome.source is not Source.SIMULATED
     ]
     ran.sort(key=lambda entry: (entry[0], entry[1].number))
     if not ran:
@@ -85,17 +95,47 @@ def finalists(trials: Sequence[Trial], most: int) -> tuple[Trial, ...]:
     return tuple(close[: 2 * most]) if min(len(close), most) > 1 else ()
 
 
-def finals_measurement(measurement: Measurement) -> Measurement:
-    """How finals are measured: longer, and to the end."""
+def confirmed(finals: Finals | None) -> dict[int, Measured]:
+    """What full steps said of trials that had led by an extrapolation."""
+    if finals is None or finals.is_contest:
+        return {}
+    return {r.trial: r.outcome for r in finals.runs if isinstance(r.outcome, Measured)}
+
+
+def leader_to_confirm(trials: Sequence[Trial], finals: Finals) -> Trial | None:
+    """The fastest trial where only an extrapolation says so; None where full steps do."""
+    if len(finals.runs) >= MAX_CONFIRMED:
+        return None
+    again, failed = confirmed(finals), failed_finalists(finals)
+    known = [
+        (again.get(trial.number, trial.outcome), trial)
+        for trial in trials
+        if isinstance(trial.outcome, Measured) and trial.number not in failed
+    ]
+    measured, trial = min(known, key=lambda entry: entry[0].step_time_s, default=(None, None))
+    leads_unseen = measured is not None and measured.source is Source.EXTRAPOLATED
+    return trial if leads_unseen else None
+
+
+def full_measurement(measurement: Measurement) -> Measurement:
+    """How a leader is confirmed: as other trials, but with full steps and to the end."""
     if measurement.adaptive is None:
-        return measurement
+        return replace(measurement, short_steps=False)
+    adaptive = replace(measurement.adaptive, incumbent_step_time_s=None)
+    return replace(measurement, adaptive=adaptive, short_steps=False)
+
+
+def finals_measurement(measurement: Measurement) -> Measurement:
+    """How finals are measured: with full steps, longer, and to the end."""
+    full = full_measurement(measurement)
+    if full.adaptive is None:
+        return full
     adaptive = replace(
-        measurement.adaptive,
-        max_steps=4 * measurement.adaptive.max_steps,
-        relative_half_width=measurement.adaptive.relative_half_width / 2,
-        incumbent_step_time_s=None,
+        full.adaptive,
+        max_steps=4 * full.adaptive.max_steps,
+        relative_half_width=full.adaptive.relative_half_width / 2,
     )
-    return replace(measurement, adaptive=adaptive)
+    return replace(full, adaptive=adaptive)
 
 
 def next_runs(finals: Finals, plans: dict[int, ParallelPlan]) -> tuple[int, ...]:

@@ -93,6 +93,11 @@ class StudyFolder:
         """The launch files that the trial ran with."""
         return launch_folder(self.trial_folder(number))
 
+    def full_launch_folder(self, number: int) -> Path:
+        """The launch files of its full steps: of the finals where it ran there, else its own."""
+        again = launch_folder(self.final_folder(number, 0))
+        return again if again.is_dir() else self.launch_folder(number)
+
     def create(self) -> None:
         """Makes the folder where it is missing.
 

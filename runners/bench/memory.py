@@ -53,6 +53,7 @@ class CpuMemoryMeter:
     """
 
     def __init__(self, limit_bytes: int | None) -> None:
+        self._limit_bytes = limit_bytes
         self._baseline_bytes = _proc_status_bytes("VmRSS")
         self._library_bytes = _proc_status_bytes("RssFile")
         Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to the present VmRSS
@@ -67,8 +68,12 @@ class CpuMemoryMeter:
         return max(0, _proc_status_bytes("VmHWM") - self._baseline_bytes - libraries)
 
     def details(self) -> dict[str, Any]:
-        """The baseline that the peak is counted from."""
-        return {"baseline_bytes": self._baseline_bytes, "allocator_retries": 0}
+        """The baseline that the peak is counted from, and the limit."""
+        return {
+            "baseline_bytes": self._baseline_bytes,
+            "allocator_retries": 0,
+            "limit_bytes": self._limit_bytes,
+        }
 
 
 class CudaMemoryMeter:
@@ -76,6 +81,7 @@ class CudaMemoryMeter:
 
     def __init__(self, device: torch.device, limit_bytes: int | None) -> None:
         self._device = device
+        self._limit_bytes = limit_bytes
         self._free_at_start_bytes, total_bytes = torch.cuda.mem_get_info(device)
         torch.cuda.reset_peak_memory_stats(device)
         if limit_bytes is not None:
@@ -96,6 +102,7 @@ class CudaMemoryMeter:
             "device_used_bytes": total_bytes - free_bytes,
             "device_free_at_start_bytes": self._free_at_start_bytes,
             "allocator_retries": stats.get("num_alloc_retries", 0),
+            "limit_bytes": self._limit_bytes,
         }
 
 

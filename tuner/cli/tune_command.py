@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from tuner.cli.baseline import (
     with_baseline,
 )
 from tuner.cli.baseline_changes import explained
-from tuner.cli.finals_stage import run_finals
+from tuner.cli.finals_stage import FinalStage
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.kept_study import RUNNERS, KeptStudy, run_record, runner_named
 from tuner.cli.live import LiveView
@@ -37,7 +38,6 @@ from tuner.cli.verify_command import verified_winner
 from tuner.errors import UserError
 from tuner.job import Job
 from tuner.outcome import Measured
-from tuner.runner import Runner
 from tuner.samplers.registry import SAMPLERS
 from tuner.stack import COMPONENTS, installed_stack
 from tuner.study import Budget, Study, StudyEnd
@@ -226,20 +226,26 @@ def _studied(
         storage_url=options.storage,
         current=None if baseline is None else baseline_plan(baseline),
     )
+    started = time.monotonic()
+
+    def time_left() -> bool:
+        return budget.time_s is None or time.monotonic() - started < budget.time_s
+
     try:
         end = study.run(budget, view)
-        return end if end.interrupted else _with_finals(end, job, folder, runner, view)
+        stage = FinalStage(
+            folder=folder, runner=runner, listener=view.final_run, time_left=time_left
+        )
+        return end if end.interrupted else _with_finals(end, stage, job.job.finals)
     finally:
         view.stop()
         runner.close()
 
 
-def _with_finals(
-    end: StudyEnd, job: Planned, folder: StudyFolder, runner: Runner, view: LiveView
-) -> StudyEnd:
+def _with_finals(end: StudyEnd, stage: FinalStage, most: int) -> StudyEnd:
     """Ctrl-C in the finals loses none of their runs: the same command goes on with them."""
     try:
-        run_finals(folder, runner, job.job.finals, view.final_run)
+        stage.run(most)
     except KeyboardInterrupt:
         return replace(end, reason="it was interrupted in the finals", interrupted=True)
     return end
