@@ -1,7 +1,8 @@
-"""How far measurements can be believed: ``measurement.py simulated|load|layouts [--json]``.
+"""How far measurements can be believed: ``measurement.py simulated|load|layouts|extrapolated``.
 
 simulated: repeated studies on a simulated cluster with 8 % noise from step to step;
 load: real trials of three CPU plans, with and without a competing load on the machine;
+extrapolated: short steps against full ones, in turns in the same ranks;
 layouts: right layouts and planted mistakes on real CPU ranks, held against one rank.
 Run from the root of a checkout: ``python -m benchmarks.measurement simulated``.
 """
@@ -273,16 +274,23 @@ def layouts() -> dict[str, Any]:
     }
 
 
+def _extrapolated(num_rounds: int) -> dict[str, Any]:
+    from benchmarks.extrapolated import extrapolated
+
+    return extrapolated(num_rounds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("simulated", "load", "layouts"))
-    parser.add_argument("--repeats", type=int, default=0, help="studies (30) or rounds (3)")
+    parser.add_argument("part", choices=("simulated", "load", "layouts", "extrapolated"))
+    parser.add_argument("--repeats", type=int, default=0, help="studies (30) or rounds (3, 12)")
     options = parser.parse_args()
     began = time.perf_counter()
     parts = {
         "simulated": lambda: simulated(options.repeats or 30),
         "load": lambda: load(options.repeats or 3),
         "layouts": layouts,
+        "extrapolated": lambda: _extrapolated(options.repeats or 12),
     }
     document = parts[options.part]()
     print(json.dumps(document | {"took_s": time.perf_counter() - began}, indent=2))

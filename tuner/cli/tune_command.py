@@ -42,6 +42,7 @@ from tuner.samplers.registry import SAMPLERS
 from tuner.stack import COMPONENTS, installed_stack
 from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder
+from tuner.undisturbed import UndisturbedRunner
 from tuner.units import parsed_seconds
 
 
@@ -210,13 +211,15 @@ def _studied(
     sampler = job_sampler(
         job, options.sampler, seed=options.seed, warm_start=options.warm_start or ()
     )
-    runner = runner_named(
-        options.runner,
-        job.job.workload,
-        job.job.cluster,
-        job.job.measurement,
-        job.job.phase_limits_s,
-        address=options.ray_address,
+    runner = UndisturbedRunner(
+        runner_named(
+            options.runner,
+            job.job.workload,
+            job.job.cluster,
+            job.job.measurement,
+            job.job.phase_limits_s,
+            address=options.ray_address,
+        )
     )
     study = Study(
         space=job.space,
