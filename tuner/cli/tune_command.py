@@ -1,4 +1,4 @@
-"""A study: real training steps of the plans worth trying; run again = resume."""
+"""Finds the fastest plan by real training steps; the same command again goes on."""
 
 from __future__ import annotations
 
@@ -44,40 +44,71 @@ from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder
 from tuner.units import parsed_seconds
 
+EXAMPLE = "paratune tune examples/tiny-cpu.yaml --runner local --trials 6"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune tune``."""
-    parser.add_argument("job", type=Path, metavar="JOB.yaml")
-    parser.add_argument("--study", type=Path, metavar="DIR", help="studies/NAME-OF-THE-JOB")
-    parser.add_argument("--trials", type=_positive, help="trials in all, over all runs")
-    parser.add_argument("--time", type=_seconds, help="of this run: 90s, 30m, 2h")
-    parser.add_argument("--sampler", choices=SAMPLERS, default="plan")
-    parser.add_argument("--runner", choices=RUNNERS, default="ray")
-    parser.add_argument("--ray-address", metavar="A", help="of a running cluster; else a local Ray")
-    parser.add_argument("--storage", metavar="URL", help="an Optuna storage instead of the journal")
+    parser.add_argument("job", type=Path, metavar="JOB.yaml", help="the job file")
     parser.add_argument(
-        "--baseline", type=Path, metavar="FILE", help="what you run now, tried first: see the docs"
-    )
-    parser.add_argument(
-        "--baseline-arguments",
+        "--study",
         type=Path,
-        metavar="FILE",
-        help='Hugging Face TrainingArguments that fill in "auto" and the micro-batch',
+        metavar="DIR",
+        help="where to keep it; default studies/NAME-OF-THE-JOB",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the sampler")
-    parser.add_argument(
-        "--no-verify", action="store_true", help="do not hold the winner's losses against one rank"
+    search = parser.add_argument_group("the search")
+    search.add_argument(
+        "--trials",
+        type=_positive,
+        metavar="N",
+        help="trials in all, over all runs; default: the job's",
     )
-    parser.add_argument(
+    search.add_argument(
+        "--time", type=_seconds, metavar="T", help="of this run: 90s, 30m, 2h; default: the job's"
+    )
+    search.add_argument("--sampler", choices=SAMPLERS, default="plan", help="default: plan")
+    search.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="of the sampler; default 0"
+    )
+    search.add_argument(
         "--warm-start",
         type=Path,
         action="append",
         metavar="FILE_OR_STUDY",
         help="a measured table (CSV) or study folder of the same model and cluster to learn from",
     )
-    parser.add_argument("--dry-run", action="store_true", help="show what the first trial starts")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    search.add_argument(
+        "--storage", metavar="URL", help="an Optuna storage instead of the folder's journal"
+    )
+    where = parser.add_argument_group("where trials run")
+    where.add_argument("--runner", choices=RUNNERS, default="ray", help="default: ray")
+    where.add_argument(
+        "--ray-address", metavar="A", help="of a running cluster; else a local Ray is started"
+    )
+    _add_baseline(parser.add_argument_group("what you run now"))
+    output = parser.add_argument_group("what is shown")
+    output.add_argument(
+        "--no-verify", action="store_true", help="do not hold the winner's losses against one rank"
+    )
+    output.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="show what the first trial would start, start nothing",
+    )
+    output.add_argument("--quiet", action="store_true", help="no progress")
+    output.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def _add_baseline(group: Any) -> None:
+    group.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="its configuration, tried first: see the docs"
+    )
+    group.add_argument(
+        "--baseline-arguments",
+        type=Path,
+        metavar="FILE",
+        help='Hugging Face TrainingArguments that fill in "auto" and the micro-batch',
+    )
 
 
 def _positive(text: str) -> int:
