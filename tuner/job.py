@@ -189,7 +189,16 @@ def read_job(path: Path, found: Callable[[], Cluster]) -> Job:
     Raises:
         UserError: anything that is wrong with it, with file, key, what was got and what to do.
     """
-    file = _validated(path, _yaml(path))
+    return job_of(_yaml(path), path, found)
+
+
+def job_of(values: Mapping[str, Any], path: Path, found: Callable[[], Cluster]) -> Job:
+    """The job that these values describe; ``path`` is their file, or where it would stand.
+
+    Raises:
+        UserError: as ``read_job``.
+    """
+    file = _validated(path, values)
     cluster = _cluster(path, file, found)
     limit_bytes = _memory_limit_bytes(path, file, cluster)
     asked = {

@@ -41,8 +41,8 @@ _COMMANDS: Mapping[str, Command] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; its exit code: 0 found, 1 nothing ran or fits, 2 wrong input, 130 Ctrl-C."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
-    options = parser().parse_args(arguments)
     try:
+        options = parser().parse_args(arguments)
         return int(_COMMANDS[options.command].run(options))
     except UserError as error:
         print(f"paratune: {error}", file=sys.stderr)

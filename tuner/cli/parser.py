@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import shtab
+
+from tuner.errors import UserError
 
 EXIT_CODES = {
     0: "an answer was found",
@@ -79,7 +80,7 @@ def command_parser(commands: Mapping[str, Command]) -> PlainParser:
 
 
 class PlainParser(argparse.ArgumentParser):
-    """Says of an unknown word which known one is nearest, and exits with 2."""
+    """Says of an unknown word which known one is nearest, as any other mistake of the user."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -123,5 +124,4 @@ def _nearest(what: str, got: str, known: Sequence[str]) -> str:
 
 
 def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-    print(f"{parser.prog}: {message}\nSee {parser.prog} --help", file=sys.stderr)
-    sys.exit(2)
+    raise UserError(f"{message}\nSee {parser.prog} --help")

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     """0 when a plan is predicted to fit, 1 when none does, 2 when what is pinned is illegal."""
     job = planned(options.job)
     changes = () if job.num_fitting else helpful_changes(job.job)
-    shown = _ranked(job)[: options.top]
+    shown = ranked(job)[: options.top]
     if options.json:
         print(json.dumps(_document(job, shown, changes)))
     elif len(job.space.plans):
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _ranked(job: Planned) -> NDArray[np.int64]:
+def ranked(job: Planned) -> NDArray[np.int64]:
     """Positions of the legal plans: those that fit first, the fastest first."""
     predicted = job.predicted
     if predicted is None:

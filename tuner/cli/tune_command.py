@@ -56,47 +56,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where to keep it; default studies/NAME-OF-THE-JOB",
     )
-    search = parser.add_argument_group("the search")
-    search.add_argument(
-        "--trials",
-        type=_positive,
-        metavar="N",
-        help="trials in all, over all runs; default: the job's",
+    parser.add_argument(
+        "--ray-address", metavar="A", help="of a running cluster; else a local Ray is started"
     )
-    search.add_argument(
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="show what the first trial would start; start nothing",
+    )
+    add_study_options(parser)
+
+
+def add_study_options(parser: argparse.ArgumentParser) -> None:
+    """What a study may be told wherever it runs."""
+    _add_search(parser.add_argument_group("the search"))
+    run = parser.add_argument_group("its trials")
+    run.add_argument("--runner", choices=RUNNERS, default="ray", help="default: ray")
+    run.add_argument(
+        "--no-verify", action="store_true", help="do not hold the winner's losses against one rank"
+    )
+    _add_baseline(parser.add_argument_group("what you run now"))
+    output = parser.add_argument_group("what is shown")
+    output.add_argument("--quiet", action="store_true", help="no progress")
+    output.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def _add_search(group: Any) -> None:
+    group.add_argument(
+        "--trials", type=_positive, metavar="N", help="in all, over all runs; default: the job's"
+    )
+    group.add_argument(
         "--time", type=_seconds, metavar="T", help="of this run: 90s, 30m, 2h; default: the job's"
     )
-    search.add_argument("--sampler", choices=SAMPLERS, default="plan", help="default: plan")
-    search.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="of the sampler; default 0"
+    group.add_argument("--sampler", choices=SAMPLERS, default="plan", help="default: plan")
+    group.add_argument("--seed", type=int, default=0, metavar="S", help="of the sampler; default 0")
+    group.add_argument(
+        "--storage", metavar="URL", help="an Optuna storage instead of the folder's journal"
     )
-    search.add_argument(
+    group.add_argument(
         "--warm-start",
         type=Path,
         action="append",
         metavar="FILE_OR_STUDY",
         help="a measured table (CSV) or study folder of the same model and cluster to learn from",
     )
-    search.add_argument(
-        "--storage", metavar="URL", help="an Optuna storage instead of the folder's journal"
-    )
-    where = parser.add_argument_group("where trials run")
-    where.add_argument("--runner", choices=RUNNERS, default="ray", help="default: ray")
-    where.add_argument(
-        "--ray-address", metavar="A", help="of a running cluster; else a local Ray is started"
-    )
-    _add_baseline(parser.add_argument_group("what you run now"))
-    output = parser.add_argument_group("what is shown")
-    output.add_argument(
-        "--no-verify", action="store_true", help="do not hold the winner's losses against one rank"
-    )
-    output.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="show what the first trial would start, start nothing",
-    )
-    output.add_argument("--quiet", action="store_true", help="no progress")
-    output.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
 def _add_baseline(group: Any) -> None:
@@ -128,7 +131,11 @@ def run(options: argparse.Namespace) -> int:
     """0 with a winner, 1 when nothing ran, 130 when interrupted (state is saved)."""
     if options.ray_address is not None and options.runner != "ray":
         raise UserError(f"--ray-address needs --runner ray, got --runner {options.runner}")
-    job = planned(options.job, options.ray_address)
+    return tuned(planned(options.job, options.ray_address), options)
+
+
+def tuned(job: Planned, options: argparse.Namespace) -> int:
+    """The study of a job that has been read; ``options.job`` is what messages call it."""
     if not len(job.space.plans):
         changes = helpful_changes(job.job)
         print(f"paratune: {options.job}: {nothing_legal(job, changes)}", file=sys.stderr)
