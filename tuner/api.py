@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reports.summary import MeasuredTrial, Summary
 from reports.trials_csv import COLUMNS, trials_csv
@@ -75,7 +76,7 @@ class LegalPlans:
 
     job: Job
     planned: Planned
-    order: Sequence[int]
+    order: NDArray[np.int64]
     """Positions in ``planned.space.plans``."""
 
     def __len__(self) -> int:
@@ -96,7 +97,7 @@ class LegalPlans:
 
     def frame(self) -> DataFrame:
         """One row a plan: its knobs and what is predicted of it; nothing here is measured."""
-        plans = self.planned.space.plans.kept(np.asarray(self.order))
+        plans = self.planned.space.plans.kept(self.order)
         columns = {name: plans.options(name) for name in KNOB_NAMES}
         predicted = self.planned.predicted
         if predicted is not None:
