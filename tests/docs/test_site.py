@@ -106,7 +106,8 @@ def test_axe_finds_no_serious_fault_in_a_page(
     found = browser.driver.execute_async_script(
         "const done = arguments[0];"
         # Chromium lets the keyboard scroll what overflows, whether or not it holds a link.
-        "axe.run('.md-content', {rules: {'scrollable-region-focusable': {enabled: false}}}).then((r) => done(r.violations"
+        "axe.run('.md-content', {rules: {'scrollable-region-focusable': {enabled: false}}})"
+        ".then((r) => done(r.violations"
         ".filter((v) => ['serious', 'critical'].includes(v.impact))"
         ".map((v) => [v.id, v.nodes.length, v.nodes[0].html, v.nodes[0].any[0]?.message])))"
     )
