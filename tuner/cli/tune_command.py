@@ -244,7 +244,7 @@ def _studied(
         time_s=options.time if options.time is not None else job.job.time_s,
     )
     num_done = len(folder.trials())
-    view = LiveView(budget, job.job.memory_limit_bytes, num_done=num_done, quiet=options.quiet)
+    view = LiveView(budget, num_done=num_done, quiet=options.quiet)
     sampler = job_sampler(
         job, options.sampler, seed=options.seed, warm_start=options.warm_start or ()
     )
