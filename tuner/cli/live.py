@@ -66,9 +66,21 @@ class LiveView(StudyListener):
         *,
         num_done: int,
         quiet: bool,
+        root_lines: Callable[[Trial], Sequence[str]] = lambda _: (),
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Prints nothing yet.
+
+        Args:
+            budget: of the study.
+            num_done: trials of earlier runs.
+            quiet: print nothing at all.
+            root_lines: what the rank that failed first said, to be shown below its trial.
+            console: where to; stderr unless given.
+            clock: seconds that go on evenly.
+        """
+        self._root_lines = root_lines
         self._console = console or Console(stderr=True, quiet=quiet, highlight=False)
         self._budget = budget
         self._num_at_start = num_done
@@ -110,6 +122,8 @@ class LiveView(StudyListener):
             soft_wrap=True,
             markup=False,
         )
+        for line in self._root_lines(trial):
+            self._console.print(f"        | {line}", soft_wrap=True, markup=False)
         if not self._console.is_terminal:
             self._console.print(f"        best: {self._best()}; {self._counts()}", soft_wrap=True)
         elif not self._running:

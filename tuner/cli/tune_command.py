@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tuner.cli.kept_study import RUNNERS, KeptStudy, run_record, runner_named
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import job_sampler
 from tuner.cli.report_extras import report_extras
+from tuner.cli.root_traceback import root_traceback
 from tuner.cli.setting import Planned, default_plans, planned
 from tuner.cli.verify_command import verified_winner
 from tuner.errors import UserError
@@ -244,7 +246,12 @@ def _studied(
         time_s=options.time if options.time is not None else job.job.time_s,
     )
     num_done = len(folder.trials())
-    view = LiveView(budget, num_done=num_done, quiet=options.quiet)
+    view = LiveView(
+        budget,
+        num_done=num_done,
+        quiet=options.quiet,
+        root_lines=partial(root_traceback, folder),
+    )
     sampler = job_sampler(
         job, options.sampler, seed=options.seed, warm_start=options.warm_start or ()
     )
