@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -162,7 +164,16 @@ def by_short_steps(kinds: Sequence[BothKinds]) -> tuple[int, float, int]:
 
 def extrapolated(num_rounds: int) -> dict[str, Any]:
     """Errors of the step time, and what studies of these plans would have cost."""
-    kinds = [both_kinds(knobs, num_rounds) for knobs in PLANS]
+    kinds = []
+    for knobs in PLANS:
+        kinds.append(both_kinds(knobs, num_rounds))
+        row = {name: value for name, value in _row(kinds[-1]).items() if name != "times"}
+        print(json.dumps(row), file=sys.stderr, flush=True)
+    return documented(kinds)
+
+
+def documented(kinds: Sequence[BothKinds]) -> dict[str, Any]:
+    """The figures from all steps of all plans."""
     rows = [_row(both) for both in kinds]
     errors = np.abs([row["error"] for row in rows])
     winner, spent_s, num_confirmed = by_short_steps(kinds)

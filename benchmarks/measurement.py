@@ -131,10 +131,11 @@ def simulated_study(seed: int, num_plans: int = 40) -> dict[str, Any]:
     }
 
 
-def simulated(num_studies: int) -> dict[str, Any]:
-    studies = [simulated_study(seed) for seed in range(num_studies)]
+def simulated(num_studies: int, first_seed: int) -> dict[str, Any]:
+    studies = [simulated_study(first_seed + number) for number in range(num_studies)]
     return {
         "studies": num_studies,
+        "first_seed": first_seed,
         "best_or_within_1_percent": float(np.mean([s["behind_best"] <= 0.01 for s in studies])),
         "worst_behind_best": max(s["behind_best"] for s in studies),
         "interval_covers_truth": float(np.mean([s["covers"] for s in studies])),
@@ -284,10 +285,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=("simulated", "load", "layouts", "extrapolated"))
     parser.add_argument("--repeats", type=int, default=0, help="studies (30) or rounds (3, 12)")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the simulated studies")
     options = parser.parse_args()
     began = time.perf_counter()
     parts = {
-        "simulated": lambda: simulated(options.repeats or 30),
+        "simulated": lambda: simulated(options.repeats or 30, options.first_seed),
         "load": lambda: load(options.repeats or 3),
         "layouts": layouts,
         "extrapolated": lambda: _extrapolated(options.repeats or 12),

@@ -61,7 +61,7 @@ def test_short_steps_run_the_first_microbatches_of_each_global_batch(
         RankEnd(rank=rank, report={"status": "ok", "result": r, "phase": "done"}, exit_code=0)
         for rank, r in enumerate(results)
     ]
-    outcome = outcome_of_ranks(ends, timed_out=None, oom_killed=False)
+    outcome = outcome_of_ranks(ends, timed_out=None)
     assert isinstance(outcome, Measured)
     assert outcome.source is Source.EXTRAPOLATED
     assert outcome.short_microbatches == counts
