@@ -17,6 +17,7 @@ from tuner.cli import (
     replay_command,
     report_command,
     soak_command,
+    submit_command,
     tune_command,
     verify_command,
 )
@@ -27,6 +28,7 @@ FOUND, NOTHING_RAN, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 _COMMANDS = {
     "tune": tune_command,
+    "submit": submit_command,
     "plans": plans_command,
     "explain": explain_command,
     "predict": predict_command,

@@ -49,11 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune tune``."""
     parser.add_argument("job", type=Path, metavar="JOB.yaml")
     parser.add_argument("--study", type=Path, metavar="DIR", help="studies/NAME-OF-THE-JOB")
+    parser.add_argument("--ray-address", metavar="A", help="of a running cluster; else a local Ray")
+    parser.add_argument("--dry-run", action="store_true", help="show what the first trial starts")
+    add_study_options(parser)
+
+
+def add_study_options(parser: argparse.ArgumentParser) -> None:
+    """What a study may be told wherever it runs; ``paratune submit`` passes all of it on."""
     parser.add_argument("--trials", type=_positive, help="trials in all, over all runs")
     parser.add_argument("--time", type=_seconds, help="of this run: 90s, 30m, 2h")
     parser.add_argument("--sampler", choices=SAMPLERS, default="plan")
     parser.add_argument("--runner", choices=RUNNERS, default="ray")
-    parser.add_argument("--ray-address", metavar="A", help="of a running cluster; else a local Ray")
     parser.add_argument("--storage", metavar="URL", help="an Optuna storage instead of the journal")
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="what you run now, tried first: see the docs"
@@ -75,7 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE_OR_STUDY",
         help="a measured table (CSV) or study folder of the same model and cluster to learn from",
     )
-    parser.add_argument("--dry-run", action="store_true", help="show what the first trial starts")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
