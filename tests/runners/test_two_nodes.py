@@ -1,0 +1,105 @@
+"""A real cluster of two raylets: ranks of one trial on both, all frameworks, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.ray_nodes import TwoNodes, two_node_ray
+from tests.tiny_job import LLAMA_CONFIG
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[TwoNodes]:
+    """Two nodes with two CPUs each."""
+    with two_node_ray() as nodes:
+        yield nodes
+    assert nodes.processes() == []
+    assert not nodes.folder.exists()
+
+
+def job_file(folder: Path, cluster: Any, **more: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps(LLAMA_CONFIG))
+    values = {
+        "workload": {"model": "config.json", "seq_len": 32, "global_batch": 4},
+        "cluster": cluster,
+        "search": {"zero_stage": 0, "micro_batch": 2, "tp": 1, "pp": 1, "precision": "fp32"},
+        "memory": {"limit": "1GiB"},
+        "measure": {"warmup_steps": 1, "steps": 2, "max_steps": 2},
+        "budget": {"trials": 3},
+        **more,
+    }
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def start_tune(cluster: TwoNodes, job: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tuner", "tune", str(job), "--ray-address", cluster.address]
+    study = ["--study", str(job.parent / "study"), "--no-verify", "--json"]
+    return subprocess.Popen(
+        [*command, *study, *options],
+        env={**os.environ, **cluster.client_env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def tune(cluster: TwoNodes, job: Path, *options: str) -> tuple[int, str]:
+    """Exit code and what was said."""
+    process = start_tune(cluster, job, *options)
+    _, said = process.communicate(timeout=100)
+    return process.returncode, said
+
+
+def test_the_ranks_of_every_framework_run_on_both_nodes(cluster: TwoNodes, tmp_path: Path) -> None:
+    process = start_tune(
+        cluster, job_file(tmp_path, {"gpu": "cpu", "num_nodes": 2, "gpus_per_node": 1})
+    )
+    raylet_of: dict[int, int] = {}
+    while process.poll() is None:  # pytest-timeout bounds it
+        for node in cluster.nodes:
+            raylet = node.raylet
+            raylet_of |= {child.pid: raylet.pid for child in raylet.children(recursive=True)}
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+    out, said = process.communicate()
+    assert process.returncode == 0, said
+    trials = json.loads(out)["trials"]
+    assert {t["plan"]["backend"] for t in trials} == {"pytorch", "deepspeed", "megatron"}
+    assert [t["outcome"] for t in trials] == ["measured"] * 3
+    for folder in (tmp_path / "study" / "trials").iterdir():
+        reports = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+        assert [report["status"] for report in reports] == ["ok", "ok"]
+        assert len({raylet_of[report["pid"]] for report in reports}) == 2
+
+
+def test_more_nodes_than_there_are_are_refused_before_a_folder_is_made(
+    cluster: TwoNodes, tmp_path: Path
+) -> None:
+    job = job_file(tmp_path, {"gpu": "cpu", "num_nodes": 3, "gpus_per_node": 1})
+    code, said = tune(cluster, job)
+    assert code == 2
+    assert "it needs 3 nodes with 1 CPU each, but the Ray has 2 nodes with 4 CPUs" in said
+    assert "what would fit is cluster: 2x1 cpu" in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "study").exists()
+
+
+def test_gpus_that_nobody_has_are_refused(cluster: TwoNodes, tmp_path: Path) -> None:
+    job = job_file(tmp_path, "2x8 h100-sxm-80gb", memory={"margin": 0.05})
+    code, said = tune(cluster, job)
+    assert code == 2
+    assert "needs 2 nodes with 8 GPUs each, but the Ray has 2 nodes with 0 GPUs" in said
