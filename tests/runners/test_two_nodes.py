@@ -1,4 +1,4 @@
-"""A real cluster of two raylets: ranks of one trial on both, all frameworks, nothing left behind."""
+"""A real cluster of two raylets: the ranks of one trial on both, for all frameworks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.ray_nodes import TwoNodes, two_node_ray
+from tests.ray_nodes import TwoNodes
 from tests.tiny_job import LLAMA_CONFIG
 
 pytestmark = pytest.mark.ray
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[TwoNodes]:
-    """Two nodes with two CPUs each."""
-    with two_node_ray() as nodes:
-        yield nodes
-    assert nodes.processes() == []
-    assert not nodes.folder.exists()
 
 
 def job_file(folder: Path, cluster: Any, **more: Any) -> Path:
@@ -64,13 +54,15 @@ def tune(cluster: TwoNodes, job: Path, *options: str) -> tuple[int, str]:
     return process.returncode, said
 
 
-def test_the_ranks_of_every_framework_run_on_both_nodes(cluster: TwoNodes, tmp_path: Path) -> None:
+def test_the_ranks_of_every_framework_run_on_both_nodes(
+    two_nodes: TwoNodes, tmp_path: Path
+) -> None:
     process = start_tune(
-        cluster, job_file(tmp_path, {"gpu": "cpu", "num_nodes": 2, "gpus_per_node": 1})
+        two_nodes, job_file(tmp_path, {"gpu": "cpu", "num_nodes": 2, "gpus_per_node": 1})
     )
     raylet_of: dict[int, int] = {}
     while process.poll() is None:  # pytest-timeout bounds it
-        for node in cluster.nodes:
+        for node in two_nodes.nodes:
             raylet = node.raylet
             raylet_of |= {child.pid: raylet.pid for child in raylet.children(recursive=True)}
         with suppress(subprocess.TimeoutExpired):
@@ -87,10 +79,10 @@ def test_the_ranks_of_every_framework_run_on_both_nodes(cluster: TwoNodes, tmp_p
 
 
 def test_more_nodes_than_there_are_are_refused_before_a_folder_is_made(
-    cluster: TwoNodes, tmp_path: Path
+    two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
     job = job_file(tmp_path, {"gpu": "cpu", "num_nodes": 3, "gpus_per_node": 1})
-    code, said = tune(cluster, job)
+    code, said = tune(two_nodes, job)
     assert code == 2
     assert "it needs 3 nodes with 1 CPU each, but the Ray has 2 nodes with 4 CPUs" in said
     assert "what would fit is cluster: 2x1 cpu" in said
@@ -98,8 +90,8 @@ def test_more_nodes_than_there_are_are_refused_before_a_folder_is_made(
     assert not (tmp_path / "study").exists()
 
 
-def test_gpus_that_nobody_has_are_refused(cluster: TwoNodes, tmp_path: Path) -> None:
+def test_gpus_that_nobody_has_are_refused(two_nodes: TwoNodes, tmp_path: Path) -> None:
     job = job_file(tmp_path, "2x8 h100-sxm-80gb", memory={"margin": 0.05})
-    code, said = tune(cluster, job)
+    code, said = tune(two_nodes, job)
     assert code == 2
     assert "needs 2 nodes with 8 GPUs each, but the Ray has 2 nodes with 0 GPUs" in said
