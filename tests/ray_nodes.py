@@ -11,10 +11,11 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,6 +26,8 @@ _END_LIMIT_S = 10.0
 _POLL_S = 0.1
 _STORE_BYTES = 80 * 2**20
 """Ray's minimum is 75 MiB."""
+_JOINING = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Else Ray takes 127.0.0.1 for the machine's own address, where nothing listens."""
 _CLUSTER_VARIABLE = "PARATUNE_TEST_CLUSTER"
 """Inherited by whatever a node starts, so that all of it is found again at the end."""
 
@@ -106,10 +109,10 @@ class TwoNodes:
         agent_port = free_ports(1)[0]
         command = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
-            *("--node-ip-address", HOST, "--num-cpus", str(self.num_cpus), "--num-gpus", "0"),
+            *("--num-cpus", str(self.num_cpus), "--num-gpus", "0"),
             *("--object-store-memory", str(_STORE_BYTES), "--temp-dir", str(self.folder)),
             *("--dashboard-agent-listen-port", str(agent_port), "--disable-usage-stats"),
-            *("--min-worker-port", "0", "--max-worker-port", "0"),  # any that are free
+            *("--min-worker-port", "0", "--max-worker-port", "0", "--no-monitor"),  # any free port
             *options,
         ]
         log = self.folder / f"node-{len(self.nodes)}.log"
@@ -140,11 +143,11 @@ def two_node_ray(
     """
     # Not below pytest's folder: Ray's sockets lie 70 characters deeper, and a path may have 107.
     folder = Path(tempfile.mkdtemp(prefix="pt-ray-", dir="/tmp"))
-    port, dashboard_port, client_port = free_ports(3)
+    port, dashboard_port = free_ports(2)
     auth = {"RAY_AUTH_MODE": "disabled"}
     if token is not None:
         auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    client_env = {**auth, "RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
+    client_env = {**auth, **_JOINING, "RAY_TMPDIR": str(folder)}
     cluster = TwoNodes(
         address=f"{HOST}:{port}",
         dashboard=f"http://{HOST}:{dashboard_port}",
@@ -152,9 +155,11 @@ def two_node_ray(
         folder=folder,
         node_env={
             **client_env,
+            **dict.fromkeys(_JOINING, "1"),  # until the hook has been called
             # The entry point of a job is `python`, as on a cluster whose environment is active.
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(_ROOT),
+            "RAY_START_HOOK": f"{__name__}.{stay_on_loopback.__name__}",
             _CLUSTER_VARIABLE: str(folder),
             **(env or {}),
         },
@@ -162,13 +167,22 @@ def two_node_ray(
     )
     try:
         cluster.start_head(
-            *("--port", str(port), "--ray-client-server-port", str(client_port)),
-            *("--dashboard-host", HOST, "--dashboard-port", str(dashboard_port)),
+            *("--port", str(port), "--dashboard-port", str(dashboard_port)),
         )
         cluster.start_second()
         yield cluster
     finally:
         _end(cluster)
+
+
+def stay_on_loopback(parameters: Any, head: bool) -> None:
+    """Called by ``ray start``, which would take the machine's own address and all interfaces."""
+    from ray._private import services
+
+    services.get_node_ip_address = lambda address=None: HOST
+    parameters.node_ip_address = HOST
+    parameters.ray_client_server_port = None  # one process less
+    os.environ |= _JOINING  # of the raylet, and so of all drivers and workers
 
 
 def free_ports(count: int) -> list[int]:
@@ -181,6 +195,17 @@ def free_ports(count: int) -> list[int]:
     finally:
         for probe in probes:
             probe.close()
+
+
+def listening_hosts(processes: Sequence[psutil.Process]) -> list[str]:
+    """Addresses of this machine that they listen on for TCP; ``::`` stands for all."""
+    pids = {process.pid for process in processes}
+    found = {
+        connection.laddr.ip.removeprefix("::ffff:")
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.pid in pids
+    }
+    return sorted(found)
 
 
 def _wait_until(happened: Callable[[], bool], node: RayNodeProcess) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.ray_nodes import TwoNodes
+from tests.ray_nodes import TwoNodes, listening_hosts
 from tests.tiny_job import LLAMA_CONFIG
 
 pytestmark = pytest.mark.ray
@@ -95,3 +95,7 @@ def test_gpus_that_nobody_has_are_refused(two_nodes: TwoNodes, tmp_path: Path) -
     code, said = tune(two_nodes, job)
     assert code == 2
     assert "needs 2 nodes with 8 GPUs each, but the Ray has 2 nodes with 0 GPUs" in said
+
+
+def test_the_cluster_of_the_tests_listens_on_loopback_alone(two_nodes: TwoNodes) -> None:
+    assert listening_hosts(two_nodes.processes()) == ["127.0.0.1"]
