@@ -69,6 +69,9 @@ class JobState:
 class RayJobs:
     """The job server of one cluster."""
 
+    entry_file = Path(__file__).with_name("ray_job_entry.py")
+    """The program that a package must hold at its top."""
+
     def __init__(self, address: str) -> None:
         """Asks the dashboard whether it is one, and of a Ray that paratune runs on.
 
@@ -92,9 +95,9 @@ class RayJobs:
             name: of the study.
             study: its folder on the head; the home folder may be written as ``~``.
             tune: arguments of ``paratune tune``, beside its study and Ray.
-            package: a zip that becomes the current folder; it holds ``entry_file()``.
+            package: a zip that becomes the current folder; it holds ``entry_file``.
         """
-        entry = ["python", entry_file().name, "--study", study, "--paratune", own_version()]
+        entry = ["python", self.entry_file.name, "--study", study, "--paratune", own_version()]
         columns = str(os.get_terminal_size().columns) if os.isatty(2) else "80"
         command = [*entry, "--columns", columns, "--", *tune]
         return self._submit(
@@ -217,11 +220,6 @@ class RayJobs:
         except (RuntimeError, ValueError) as error:
             raise RuntimeError(f"the cluster does not take the job: {_one_line(error)}") from error
         return job
-
-
-def entry_file() -> Path:
-    """The program that a package must hold at its top."""
-    return Path(__file__).with_name("ray_job_entry.py")
 
 
 def _check_address(address: str) -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import yaml
 from tests.ray_nodes import TwoNodes, listening_hosts
 from tests.tiny_job import LLAMA_CONFIG
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 
 def job_file(folder: Path, cluster: Any, **more: Any) -> Path:
@@ -35,39 +36,44 @@ def job_file(folder: Path, cluster: Any, **more: Any) -> Path:
     return path
 
 
-def start_tune(cluster: TwoNodes, job: Path, *options: str) -> subprocess.Popen[str]:
+@contextmanager
+def tuning(cluster: TwoNodes, job: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tuner", "tune", str(job), "--ray-address", cluster.address]
     study = ["--study", str(job.parent / "study"), "--no-verify", "--json"]
-    return subprocess.Popen(
-        [*command, *study, *options],
+    process = subprocess.Popen(
+        [*command, *study],
         env={**os.environ, **cluster.client_env},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def tune(cluster: TwoNodes, job: Path, *options: str) -> tuple[int, str]:
+def tune(cluster: TwoNodes, job: Path) -> tuple[int, str]:
     """Exit code and what was said."""
-    process = start_tune(cluster, job, *options)
-    _, said = process.communicate(timeout=100)
-    return process.returncode, said
+    with tuning(cluster, job) as process:
+        _, said = process.communicate()  # pytest-timeout bounds it
+        return process.returncode, said
 
 
 def test_the_ranks_of_every_framework_run_on_both_nodes(
     two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
-    process = start_tune(
-        two_nodes, job_file(tmp_path, {"gpu": "cpu", "num_nodes": 2, "gpus_per_node": 1})
-    )
+    job = job_file(tmp_path, {"gpu": "cpu", "num_nodes": 2, "gpus_per_node": 1})
     raylet_of: dict[int, int] = {}
-    while process.poll() is None:  # pytest-timeout bounds it
-        for node in two_nodes.nodes:
-            raylet = node.raylet
-            raylet_of |= {child.pid: raylet.pid for child in raylet.children(recursive=True)}
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.1)
-    out, said = process.communicate()
+    with tuning(two_nodes, job) as process:
+        while process.poll() is None:  # pytest-timeout bounds it
+            for node in two_nodes.nodes:
+                raylet = node.raylet
+                raylet_of |= {child.pid: raylet.pid for child in raylet.children(recursive=True)}
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
+        out, said = process.communicate()
     assert process.returncode == 0, said
     trials = json.loads(out)["trials"]
     assert {t["plan"]["backend"] for t in trials} == {"pytorch", "deepspeed", "megatron"}

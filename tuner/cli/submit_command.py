@@ -36,7 +36,8 @@ The same command as before goes on with a study that has ended. See docs/ray.md.
 """
 PASSED = ("trials", "time", "sampler", "runner", "storage", "seed", "no_verify")
 """Options of tune that go along as they are; files are packed, and these words are the rest."""
-_RAY_LOG_HEAD = "Running entrypoint for job"
+_RAY_LINES = ("Running entrypoint for job", " job_manager.py:")
+"""What Ray itself writes into a job's log: the command, and how the runtime environment goes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,17 +72,19 @@ def run(options: argparse.Namespace) -> int:
     check_place(place, {"remote_study": remote})
     package = JobPackage()
     arguments = _packed(package, options)
+    sent = package.text()
+    jobs = _connected(options.address)
+    package.add(jobs.entry_file, jobs.entry_file.name)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "paratune-job.zip"
         package.write(file)
-        jobs = _connected(options.address)
         if (busy := jobs.running(remote)) is not None:
             raise UserError(
                 f"the study {remote} of the cluster must have one driver, but job {busy} is "
                 f"running it; follow it with: {_attach_command(options, busy)}"
             )
         job = jobs.submit(name, remote, arguments, file)
-    _say(options, f"Sent {package.text()}")
+    _say(options, f"Sent {sent}")
     _say(options, f"Job {job} runs the study {remote} on {jobs.address}")
     return _followed(jobs, job, place, remote, options)
 
@@ -106,11 +109,8 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _packed(package: JobPackage, options: argparse.Namespace) -> list[str]:
     """Packs what job and options name; the arguments of ``paratune tune`` there."""
-    from runners.ray_jobs import entry_file
-
     # Only the file is judged here; the cluster that is found there judges the rest.
     job = read_job(options.job, cpu_cluster_of_this_machine)
-    package.add(entry_file(), entry_file().name)
     arguments = [pack_job(package, options.job, job)]
     for name in PASSED:
         value, flag = getattr(options, name), f"--{name.replace('_', '-')}"
@@ -201,7 +201,7 @@ def _attach_command(options: argparse.Namespace, job: str) -> str:
 
 
 def _show(options: argparse.Namespace, line: str) -> None:
-    if not line.startswith(_RAY_LOG_HEAD):  # Ray's own first line: the command
+    if not any(words in line for words in _RAY_LINES):
         _say(options, line)
 
 
