@@ -201,9 +201,9 @@ def listening_hosts(processes: Sequence[psutil.Process]) -> list[str]:
     """Addresses of this machine that they listen on for TCP; ``::`` stands for all."""
     pids = {process.pid for process in processes}
     found = {
-        connection.laddr.ip.removeprefix("::ffff:")
+        connection.laddr[0].removeprefix("::ffff:")
         for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.pid in pids
+        if connection.laddr and connection.status == psutil.CONN_LISTEN and connection.pid in pids
     }
     return sorted(found)
 

@@ -9,31 +9,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from tests.ray_nodes import TwoNodes, listening_hosts
-from tests.tiny_job import LLAMA_CONFIG
+from tests.tiny_job import job_file
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 
-def job_file(folder: Path, cluster: Any, **more: Any) -> Path:
-    (folder / "config.json").write_text(json.dumps(LLAMA_CONFIG))
-    values = {
-        "workload": {"model": "config.json", "seq_len": 32, "global_batch": 4},
-        "cluster": cluster,
-        "search": {"zero_stage": 0, "micro_batch": 2, "tp": 1, "pp": 1, "precision": "fp32"},
-        "memory": {"limit": "1GiB"},
-        "measure": {"warmup_steps": 1, "steps": 2, "max_steps": 2},
-        "budget": {"trials": 3},
-        **more,
-    }
-    path = folder / "job.yaml"
-    path.write_text(yaml.safe_dump(values))
-    return path
+SEARCH = {"zero_stage": 0, "micro_batch": 2, "tp": 1, "pp": 1, "precision": "fp32"}
+"""Little more than one plan of each framework."""
+
+
+def nodes_of_one_rank(num_nodes: int) -> dict[str, object]:
+    return {"gpu": "cpu", "num_nodes": num_nodes, "gpus_per_node": 1}
 
 
 @contextmanager
@@ -64,7 +54,7 @@ def tune(cluster: TwoNodes, job: Path) -> tuple[int, str]:
 def test_the_ranks_of_every_framework_run_on_both_nodes(
     two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
-    job = job_file(tmp_path, {"gpu": "cpu", "num_nodes": 2, "gpus_per_node": 1})
+    job = job_file(tmp_path, cluster=nodes_of_one_rank(2), search=SEARCH)
     raylet_of: dict[int, int] = {}
     with tuning(two_nodes, job) as process:
         while process.poll() is None:  # pytest-timeout bounds it
@@ -87,7 +77,7 @@ def test_the_ranks_of_every_framework_run_on_both_nodes(
 def test_more_nodes_than_there_are_are_refused_before_a_folder_is_made(
     two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
-    job = job_file(tmp_path, {"gpu": "cpu", "num_nodes": 3, "gpus_per_node": 1})
+    job = job_file(tmp_path, cluster=nodes_of_one_rank(3))
     code, said = tune(two_nodes, job)
     assert code == 2
     assert "it needs 3 nodes with 1 CPU each, but the Ray has 2 nodes with 4 CPUs" in said
@@ -97,7 +87,7 @@ def test_more_nodes_than_there_are_are_refused_before_a_folder_is_made(
 
 
 def test_gpus_that_nobody_has_are_refused(two_nodes: TwoNodes, tmp_path: Path) -> None:
-    job = job_file(tmp_path, "2x8 h100-sxm-80gb", memory={"margin": 0.05})
+    job = job_file(tmp_path, cluster="2x8 h100-sxm-80gb", memory={})
     code, said = tune(two_nodes, job)
     assert code == 2
     assert "needs 2 nodes with 8 GPUs each, but the Ray has 2 nodes with 0 GPUs" in said

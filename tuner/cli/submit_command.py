@@ -1,4 +1,4 @@
-"""The study on a Ray cluster: sent there as a Ray job, followed, and brought back."""
+"""Runs a study on a far Ray cluster: sent there as a Ray job, followed, brought back."""
 
 from __future__ import annotations
 
@@ -26,14 +26,7 @@ from tuner.study_folder import StudyFolder
 if TYPE_CHECKING:
     from runners.ray_jobs import JobState, RayJobs
 
-EXAMPLE = """\
-example:
-  paratune submit job.yaml --address http://head:8265 --trials 20
-
-Ctrl-C leaves the study running; it is followed again with
-  paratune submit --address http://head:8265 --attach JOB-ID
-The same command as before goes on with a study that has ended. See docs/ray.md.
-"""
+EXAMPLE = "paratune submit job.yaml --address http://head:8265 --trials 20"
 PASSED = ("trials", "time", "sampler", "runner", "storage", "seed", "no_verify")
 """Options of tune that go along as they are; files are packed, and these words are the rest."""
 _RAY_LINES = ("Running entrypoint for job", " job_manager.py:")
@@ -42,19 +35,24 @@ _RAY_LINES = ("Running entrypoint for job", " job_manager.py:")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune submit``."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EXAMPLE
-    parser.add_argument("job", type=Path, nargs="?", metavar="JOB.yaml")
+    parser.add_argument("job", type=Path, nargs="?", metavar="JOB.yaml", help="the job file")
     parser.add_argument(
         "--address", required=True, metavar="URL", help="of the dashboard: http://head:8265"
     )
     parser.add_argument(
-        "--study", type=Path, metavar="DIR", help="here: studies/NAME-OF-THE-JOB; it comes back"
+        "--study",
+        type=Path,
+        metavar="DIR",
+        help="where it comes back to, here; default studies/NAME-OF-THE-JOB",
     )
     parser.add_argument(
-        "--remote-study", metavar="DIR", help="on the head: ~/paratune-studies/NAME-OF-THE-STUDY"
+        "--remote-study",
+        metavar="DIR",
+        help="where it is kept on the head; default ~/paratune-studies/NAME-OF-THE-STUDY",
     )
-    parser.add_argument("--attach", metavar="ID", help="follow a job that was submitted before")
+    parser.add_argument(
+        "--attach", metavar="ID", help="follow a job again that was submitted before"
+    )
     parser.add_argument("--detach", action="store_true", help="submit only, and print the job's ID")
     add_study_options(parser)
 
