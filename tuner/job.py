@@ -65,11 +65,19 @@ class SearchSection(Strict):
     offload: Annotated[list[Offload] | None, Listed, Field(min_length=1)] = None
 
 
+class SecondPassSection(Strict):
+    """``budget.second_pass``: framework settings of the winner, tried at the end."""
+
+    trials: Annotated[int, Field(ge=0, strict=True)] = 0
+    """Runs of the winner's plan with other settings, at most; 0 = none are tried."""
+
+
 class BudgetSection(Strict):
     """``budget``: when the study stops."""
 
     trials: Degree = 30
     time: Seconds | None = None
+    second_pass: SecondPassSection = SecondPassSection()
 
 
 class MemorySection(Strict):
@@ -134,6 +142,8 @@ class Job:
     measurement: Measurement
     finals: int
     """Best plans that are measured again at the end; fewer than 2: none."""
+    second_pass: int
+    """Runs at the end that try framework settings of the winner, at most; 0: none."""
     phase_limits_s: Mapping[Phase, float]
     resolved: Mapping[str, Any]
     """The file as JSON with its defaults filled in, for the study folder."""
@@ -167,6 +177,7 @@ def read_job(path: Path, found: Callable[[], Cluster]) -> Job:
         memory_limit_bytes=limit_bytes,
         measurement=_measurement(path, file, limit_bytes),
         finals=file.measure.finals,
+        second_pass=file.budget.second_pass.trials,
         phase_limits_s={Phase(name): float(limit) for name, limit in file.limits},
         resolved=file.model_dump(mode="json"),
     )

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.status import Status
 
+from tuner.framework_settings.table import settings_text
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, Rejected, TimedOut
 from tuner.plan import ParallelPlan
+from tuner.second_pass import NextRun
 from tuner.study import Budget, StudyListener
 from tuner.trial import Trial
 from tuner.units import size_text, time_text
@@ -80,13 +82,26 @@ class LiveView(StudyListener):
     def final_run(self, round_number: int, plan: ParallelPlan, outcome: Outcome | None) -> None:
         """Shows a run of the finals: that it starts, then what came of it."""
         if outcome is None:
-            self._head = f"finals, round {round_number + 1}  {plan.label()}"
-            if self._console.is_terminal:
-                self._status = self._console.status(self._head)
-                self._status.start()
+            self._start(f"finals, round {round_number + 1}  {plan.label()}")
             return
         self.stop()
         self._console.print(f"{self._head}  {outcome_text(outcome)}", soft_wrap=True)
+
+    def second_pass_run(self, number: int, next_run: NextRun, outcome: Outcome | None) -> None:
+        """Shows a run of the second pass: that it starts, then what came of it."""
+        if outcome is None:
+            settings = settings_text(next_run.settings) or "no setting changed"
+            what = f" ({next_run.setting})" if next_run.setting else ""
+            self._start(f"second pass, run {number + 1}{what}  {settings}")
+            return
+        self.stop()
+        self._console.print(f"{self._head}  {outcome_text(outcome)}", soft_wrap=True)
+
+    def _start(self, head: str) -> None:
+        self._head = head
+        if self._console.is_terminal:
+            self._status = self._console.status(head)
+            self._status.start()
 
     def stop(self) -> None:
         """Ends the living line."""

@@ -1,1 +1,1 @@
-"""Settings of one framework, beside the knobs: what there is, what it defaults to, what is legal."""
+"""Settings of one framework, beside the knobs: what there is, its default, what is legal."""

@@ -153,9 +153,7 @@ DEEPSPEED_SETTINGS: tuple[FrameworkSetting, ...] = (
         is_switch=False,
         applies=_is_stage_3,
         default=lambda case, values: min(100_000, model_sized_bucket(case)),
-        options=lambda case, value: tuple(
-            size for size in (1_000_000, 10_000) if size != value
-        ),
+        options=lambda case, value: tuple(size for size in (1_000_000, 10_000) if size != value),
         wrong=_not_negative,
         source=f"{_CONFIG}; rule DS-31",
     ),
