@@ -12,7 +12,11 @@ from tuner.framework_settings.deepspeed_settings import DEEPSPEED_SETTINGS
 from tuner.framework_settings.pytorch_settings import ALLOCATOR_VARIABLE
 from tuner.importing.batch import BatchTriple, batch_notes, micro_batch_of
 from tuner.importing.deepspeed_keys import BLOCK_KEYS, KNOWN_KEYS, REMOVED_KEYS, TOP_LEVEL_KEYS
-from tuner.importing.framework_settings import carried_settings, says_expandable_segments
+from tuner.importing.framework_settings import (
+    carried_settings,
+    is_own_launch,
+    says_expandable_segments,
+)
 from tuner.importing.imported import Findings, IgnoredKey, Imported, ImportTarget
 from tuner.importing.settings import Settings, nearest_hint, sorted_out
 from tuner.importing.trainer_arguments import argument, check_world_size
@@ -209,12 +213,9 @@ def _read_recompute(settings: Settings, target: ImportTarget, findings: Findings
 
 def _recompute_beside(file: Path) -> str | None:
     """Of a file that a study wrote: DeepSpeed's own has no word for it."""
-    beside = file.with_name(TRAINING_FILE)
-    try:
-        training = json.loads(beside.read_text())
-        return str(training["recompute"]) if "paratune_version" in training else None
-    except (OSError, ValueError, KeyError, TypeError):
+    if not is_own_launch(file):
         return None
+    return str(json.loads(file.with_name(TRAINING_FILE).read_text()).get("recompute", "none"))
 
 
 def _data_parallel(settings: Settings, target: ImportTarget, findings: Findings) -> int:

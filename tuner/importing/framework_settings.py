@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from tuner.framework_settings.pytorch_settings import EXPANDABLE_SEGMENTS
 from tuner.framework_settings.setting import SettingCase
 from tuner.framework_settings.table import applied, broken
 from tuner.importing.imported import Findings, IgnoredKey, ImportTarget
-from tuner.launch import ENVIRONMENT_FILE, Settings
+from tuner.launch import ENVIRONMENT_FILE, TRAINING_FILE, Settings
 from tuner.plan import ParallelPlan
 
 _ALLOCATOR = re.compile(r"PYTORCH_(?:CUDA_)?ALLOC_CONF\S*[=:]\s*\S*" + EXPANDABLE_SEGMENTS)
@@ -40,6 +41,14 @@ def carried_settings(
         if name not in names
     )
     return carried, idle
+
+
+def is_own_launch(file: Path) -> bool:
+    """Whether a file stands in a folder of launch files that a study wrote."""
+    try:
+        return "paratune_version" in json.loads(file.with_name(TRAINING_FILE).read_text())
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def says_expandable_segments(text: str, path: Path) -> bool:

@@ -9,7 +9,11 @@ from pathlib import Path
 from tuner.errors import UserError
 from tuner.framework_settings.pytorch_settings import ALLOCATOR_VARIABLE
 from tuner.importing.batch import batch_notes, length_notes
-from tuner.importing.framework_settings import carried_settings, says_expandable_segments
+from tuner.importing.framework_settings import (
+    carried_settings,
+    is_own_launch,
+    says_expandable_segments,
+)
 from tuner.importing.imported import Findings, IgnoredKey, Imported, ImportTarget, PinnedKey
 from tuner.importing.megatron_keys import LAUNCHER_OPTIONS, known_flags, reason_ignored
 from tuner.importing.settings import nearest_hint
@@ -89,6 +93,7 @@ def megatron_plan(text: str, file: Path, target: ImportTarget) -> Imported:
     findings.without_lone_sharding(target.data_parallel(**degrees))
     findings.notes += _workload_notes(options, target)
     _read_settings(options, findings)
+    _read_left_out(options, findings, target)
     return _imported(options, findings, target)
 
 
@@ -251,6 +256,25 @@ def _read_settings(options: _Options, findings: Findings) -> None:
             findings.set_to(name, size, option)
     if says_expandable_segments(options.text, options.file):
         findings.set_to("expandable_segments", True, ALLOCATOR_VARIABLE)
+
+
+def _read_left_out(options: _Options, findings: Findings, target: ImportTarget) -> None:
+    """Overlapping that is not asked for: off in Megatron-LM, and on where paratune launches."""
+    degrees = {name: int(findings.knobs.get(name, 1)) for name in ("tp", "pp")}
+    if target.data_parallel(**degrees) == 1:
+        return
+    shards = findings.knobs.get("zero_stage", 0) == 1
+    names = ("overlap_grad_reduce", "overlap_param_gather") if shards else ("overlap_grad_reduce",)
+    left_out = [name for name in names if name not in findings.settings]
+    if is_own_launch(options.file):
+        for name in left_out:
+            findings.set_to(name, False, _SWITCHES[name][0])
+    elif left_out:
+        said = " and ".join(_SWITCHES[name][0] for name in left_out)
+        findings.notes.append(
+            f"{said} left out: Megatron-LM takes it as off; measured is on, as paratune launches "
+            "every plan"
+        )
 
 
 def _workload_notes(options: _Options, target: ImportTarget) -> list[str]:
