@@ -57,9 +57,9 @@ def test_a_plan_comes_back_as_it_was_through_the_frameworks_own_loader(
             assert "use --format" in said
             refused_knobs.update(named)
             continue
-        plan, settings = read_back(form, said, subject.spec.num_ranks, tmp_path)
+        plan, values = read_back(form, said, subject.spec.num_ranks, tmp_path)
         assert plan == subject.plan
-        assert {name: settings[name] for name, _ in subject.spec.settings} == dict(
+        assert {name: values[name] for name, _ in subject.spec.settings} == dict(
             subject.spec.settings
         )
         num_said += 1
