@@ -14,7 +14,7 @@ from tuner.errors import UserError
 from tuner.launch import LaunchSpec
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase
 from tuner.plan import Backend, ParallelPlan, PlanValue
-from tuner.runner import PhaseListener
+from tuner.runner import UNBOUNDED, PhaseListener
 from tuner.samplers.candidates import Candidates
 from tuner.samplers.plan_belief import plain_belief
 from tuner.samplers.registry import SAMPLERS, sampler_named
@@ -37,6 +37,8 @@ def measured(seconds: float, peak: int = 100) -> Measured:
 class ComputedRunner:
     """Answers from a function of the plan, and counts."""
 
+    num_slots = UNBOUNDED
+
     def __init__(self, outcome_of: Callable[[ParallelPlan], Outcome]) -> None:
         self.outcome_of = outcome_of
         self.plans: list[ParallelPlan] = []
@@ -49,6 +51,9 @@ class ComputedRunner:
         on_phase(Phase.STEPS)
         self.plans.append(plan)
         return self.outcome_of(plan)
+
+    def stop(self) -> None:
+        return None
 
     def close(self) -> None:
         return None

@@ -47,27 +47,31 @@ class LiveView(StudyListener):
         self._num_at_start = num_done
         self._started = time.monotonic()
         self._status: Status | None = None
+        self._running: dict[int, str] = {}
+        """Of each running trial, its line."""
         self._head = ""
         self._tail = ""
 
     def trial_started(self, number: int, plan: ParallelPlan, reason: str) -> None:
         """Shows which plan is tried, and why."""
-        self._head = f"trial {number + 1}/{self._budget.trials}  {plan.label()}"
+        self._running[number] = f"trial {number + 1}/{self._budget.trials}  {plan.label()}"
         if self._console.is_terminal:
-            self._status = self._console.status(self._head)
-            self._status.start()
+            self._show_running()
         else:
             why = f"  ({reason})" if reason else ""
-            self._console.print(f"{self._head}{why}", soft_wrap=True)
+            self._console.print(f"{self._running[number]}{why}", soft_wrap=True)
 
     def phase_entered(self, number: int, phase: Phase) -> None:
         """Shows the phase of the slowest rank."""
-        if self._status is not None:
-            self._status.update(f"{self._head}  [bold]{phase}[/bold]  {self._tail}")
+        head = self._running[number].partition("  [bold]")[0]
+        self._running[number] = f"{head}  [bold]{phase}[/bold]"
+        if self._console.is_terminal:
+            self._show_running()
 
     def trial_ended(self, trial: Trial, trials: Sequence[Trial]) -> None:
         """Prints the outcome as a lasting line, with the best so far."""
         self.stop()
+        self._running.pop(trial.number, None)
         self._tail = self._progress(trials)
         self._console.print(
             f"{trial.number + 1:>3}/{self._budget.trials}  {trial.plan.label():<58} "
@@ -76,6 +80,17 @@ class LiveView(StudyListener):
         )
         if not self._console.is_terminal:
             self._console.print(f"        {self._tail}", soft_wrap=True)
+        elif self._running:
+            self._show_running()
+
+    def _show_running(self) -> None:
+        lines = [*self._running.values(), *([self._tail] if self._tail else [])]
+        text = "\n".join(lines) if len(self._running) > 1 else "  ".join(lines)
+        if self._status is None:
+            self._status = self._console.status(text)
+            self._status.start()
+        else:
+            self._status.update(text)
 
     def final_run(self, round_number: int, plan: ParallelPlan, outcome: Outcome | None) -> None:
         """Shows a run of the finals: that it starts, then what came of it."""

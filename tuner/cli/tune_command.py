@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from tuner.cli.baseline import (
 from tuner.cli.baseline_changes import explained
 from tuner.cli.finals_stage import run_finals
 from tuner.cli.folder_summary import folder_summary
+from tuner.cli.interrupts import ends_in_order
 from tuner.cli.kept_study import RUNNERS, KeptStudy, run_record, runner_named
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import job_sampler
@@ -44,6 +46,9 @@ from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder
 from tuner.units import parsed_seconds
 
+STORAGE_VARIABLE = "PARATUNE_STORAGE"
+"""Environment variable: the storage's URL, which may hold a password."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune tune``."""
@@ -54,7 +59,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sampler", choices=SAMPLERS, default="plan")
     parser.add_argument("--runner", choices=RUNNERS, default="ray")
     parser.add_argument("--ray-address", metavar="A", help="of a running cluster; else a local Ray")
-    parser.add_argument("--storage", metavar="URL", help="an Optuna storage instead of the journal")
+    parser.add_argument(
+        "--storage",
+        metavar="URL",
+        help="a database instead of the journal, as postgresql://USER@HOST/NAME; "
+        f"else ${STORAGE_VARIABLE}, which no process list shows",
+    )
+    parser.add_argument(
+        "--parallel",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="trials at the same time, where the cluster is a multiple of the job's (default 1)",
+    )
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="what you run now, tried first: see the docs"
     )
@@ -64,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help='Hugging Face TrainingArguments that fill in "auto" and the micro-batch',
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the sampler")
+    parser.add_argument("--seed", type=_seed, default=0, help="of the sampler")
     parser.add_argument(
         "--no-verify", action="store_true", help="do not hold the winner's losses against one rank"
     )
@@ -83,6 +100,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
     return int(text)
 
 
@@ -109,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
         _check_stack(options.job, job.job)
     folder = StudyFolder(options.study or Path("studies") / options.job.stem)
     folder.create()
-    with folder.locked():
+    with folder.locked(), ends_in_order():
         baseline = settled_baseline(folder, baseline, job)
         job = with_baseline(job, baseline)
         _keep_job(folder, job, options, baseline)
@@ -218,12 +241,14 @@ def _studied(
         job.job.phase_limits_s,
         address=options.ray_address,
     )
+    _check_slots(options, runner)
     study = Study(
         space=job.space,
         runner=runner,
         folder=folder,
         sampler=sampler,
-        storage_url=options.storage,
+        storage_url=options.storage or os.environ.get(STORAGE_VARIABLE),
+        parallel=options.parallel,
         current=None if baseline is None else baseline_plan(baseline),
     )
     try:
@@ -232,6 +257,16 @@ def _studied(
     finally:
         view.stop()
         runner.close()
+
+
+def _check_slots(options: argparse.Namespace, runner: Runner) -> None:
+    if options.parallel > runner.num_slots:
+        runner.close()
+        raise UserError(
+            f"--parallel must be at most {runner.num_slots} with --runner {options.runner}, got "
+            f"{options.parallel}: trials side by side need devices of their own, so a Ray cluster "
+            "(--ray-address) with as many times the nodes that the job's cluster has"
+        )
 
 
 def _with_finals(

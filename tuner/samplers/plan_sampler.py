@@ -195,7 +195,9 @@ class PlanSampler(optuna.samplers.BaseSampler):
                 self._told[trial.number] = self._told_by(trial)
             elif (row := self._row_of_running(trial)) is not None:
                 running.append(row)
-        told = [one for one in self._told.values() if one is not None]
+        # In the order of their numbers, as a later process reads them: sums differ by their order.
+        ordered = [self._told[number] for number in sorted(self._told)]
+        told = [one for one in ordered if one is not None]
         return _evidence_of(told, running)
 
     def _row_of_running(self, trial: FrozenTrial) -> int | None:
