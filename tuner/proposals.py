@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import optuna
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
 
 from tuner.errors import UserError
@@ -53,6 +53,9 @@ class Proposals:
         """
         self._space, self._sampler, self._storage = space, sampler, storage
         self._study = optuna.create_study(sampler=sampler, direction="minimize")
+        self._distributions: dict[str, BaseDistribution] = {
+            name: CategoricalDistribution(tuple(options)) for name, options in space.knobs
+        }
         self._asked: dict[ParallelPlan, optuna.Trial] = {}
         self._known = {trial.plan: trial for trial in trials}
         self._num_legal = sum(plan in space.plans for plan in self._known)
@@ -76,8 +79,8 @@ class Proposals:
     def next(self) -> ParallelPlan | None:
         """A legal plan that is neither tried nor running; what else comes is answered at once."""
         for _ in range(_MAX_IDLE_ASKS):
-            asked = self._study.ask()
-            plan = self._suggested(asked)
+            asked = self._study.ask(self._distributions)
+            plan = ParallelPlan.from_dict(asked.params)
             if plan in self._known:
                 self._tell(asked, self._known[plan])
             elif plan in self._asked:
@@ -105,14 +108,6 @@ class Proposals:
         else:
             told = tell_infeasible(self._study, asked, outcome.kind)
         self._storage.add(told)
-
-    def _suggested(self, trial: optuna.Trial) -> ParallelPlan:
-        return ParallelPlan.from_dict(
-            {
-                name: trial.suggest_categorical(name, list(options))
-                for name, options in self._space.knobs
-            }
-        )
 
     def _remember(self, stored: Sequence[FrozenTrial], trials: Sequence[Trial]) -> None:
         """What is stored, where the folder says the same; then what the storage had missed."""
