@@ -26,6 +26,8 @@ from tuner.study_folder import launch_folder
 _LOG_TAIL_BYTES = 4000
 _KILL_LIMIT_S = 30.0
 """A killed process is gone at once, unless a driver holds it: then the machine is broken."""
+_BRIEF_STOP_S = 0.1
+"""A rank that is stopped for less, by a tool that looks at it, goes on as if nothing had been."""
 _TOKEN_VARIABLE = "PARATUNE_TRIAL_TOKEN"
 """Inherited by whatever a rank starts, so that it is found again even when it has moved to a
 session of its own and its rank is gone."""
@@ -88,6 +90,7 @@ class RankProcesses:
     _processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     _ends: dict[int, int] = field(default_factory=dict)
     _ended_at: dict[int, float] = field(default_factory=dict)
+    _stopped_since: dict[int, float] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _token: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -126,7 +129,19 @@ class RankProcesses:
             os.close(key.fd)
             self._ended_at[rank] = time.time()
             self._ends[rank] = self._processes[rank].wait()
+        self._look_for_stopped()
         return dict(self._ends)
+
+    def _look_for_stopped(self) -> None:
+        for rank, process in self._processes.items():
+            if rank in self._ends or not _is_stopped(process.pid):
+                self._stopped_since.pop(rank, None)
+            else:
+                self._stopped_since.setdefault(rank, time.time())
+
+    def _stopped_at(self, rank: int) -> float | None:
+        since = self._stopped_since.get(rank)
+        return since if since is not None and time.time() - since > _BRIEF_STOP_S else None
 
     @property
     def all_ended(self) -> bool:
@@ -142,6 +157,7 @@ class RankProcesses:
                 exit_code=self._ends.get(rank),
                 log_tail=self._log_tail(rank),
                 ended_at=self._ended_at.get(rank),
+                stopped_at=self._stopped_at(rank),
             )
             for rank in sorted(self._processes)
         )
@@ -184,6 +200,13 @@ class RankProcesses:
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:  # gone meanwhile
+        return False
 
 
 def _kill_group(pid: int) -> None:

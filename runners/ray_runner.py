@@ -41,11 +41,12 @@ from runners.local_runner import (
 )
 from runners.node_supervisor import NodeFacts, NodeLaunch, NodeResult, NodeSupervisor
 from runners.rank_processes import NodeRanks
+from runners.ray_failures import outcome_of_lost
 from runners.supervisor import GRACE_S
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
 from tuner.launch import LaunchSpec, Measurement
-from tuner.outcome import Failed, Outcome, Phase, TimedOut
+from tuner.outcome import Outcome, Phase, TimedOut
 from tuner.plan import ParallelPlan
 from tuner.runner import PhaseListener, Stopped
 from tuner.workload import Workload
@@ -108,7 +109,7 @@ class RayRunner:
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """Tries the plan once; once more where a node, or a supervisor, was lost."""
         spec = self.describe(plan)
-        return with_second_attempt(lambda: self._attempt(spec, folder, on_phase))
+        return with_second_attempt(lambda: self._attempt(spec, folder, on_phase), folder)
 
     def _attempt(self, spec: LaunchSpec, folder: Path, on_phase: PhaseListener) -> Outcome:
         device = self._cluster.gpu.device
@@ -290,16 +291,9 @@ class _RayTrial:
                 (folder / name).write_bytes(content)
         return _outcome(results)
 
-    def lost(self, error: Exception) -> Failed:
-        """A supervisor, or its node, died: no fault of the plan."""
-        order = list(Phase)
-        return Failed(
-            rank=0,
-            phase=min(self._phases, key=order.index),
-            error=type(error).__name__,
-            message=f"Ray lost a supervisor or its node: {_one_line(error)}",
-            infrastructure=True,
-        )
+    def lost(self, error: Exception) -> Outcome:
+        """A supervisor, or its node, died."""
+        return outcome_of_lost(error, min(self._phases, key=list(Phase).index))
 
     def end(self) -> None:
         """Ends ranks that are left, then the supervisors; bounded."""
@@ -387,9 +381,7 @@ def _outcome(results: list[NodeResult]) -> Outcome:
     if passed:
         phase, ranks = stuck_ranks(ends)
         timed_out = TimedOut(ranks=ranks, phase=phase, limit_s=passed[0].limit_s)
-    return outcome_of_ranks(
-        ends, timed_out=timed_out, oom_killed=any(result.end.oom_killed for result in results)
-    )
+    return outcome_of_ranks(ends, timed_out=timed_out)
 
 
 def _wait_for_death(supervisor: Any) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runners.diagnosis import RankEnd, outcome_of_ranks, stuck_ranks
+from runners.oom_counters import oom_kills, risen
 from runners.rank_processes import NodeRanks, RankProcesses, bench_command
 from tuner.outcome import Outcome, Phase, TimedOut
 from tuner.runner import PhaseListener
@@ -27,12 +28,10 @@ class NodeEnd:
 
     ends: tuple[RankEnd, ...]
     timed_out: TimedOut | None
-    oom_killed: bool
-    """The kernel's out-of-memory killer was at work on this node meanwhile."""
 
     def outcome(self) -> Outcome:
         """The outcome as far as this node can tell."""
-        return outcome_of_ranks(self.ends, timed_out=self.timed_out, oom_killed=self.oom_killed)
+        return outcome_of_ranks(self.ends, timed_out=self.timed_out)
 
 
 class Supervisor:
@@ -69,11 +68,14 @@ class Supervisor:
 
     def run(self, on_phase: PhaseListener) -> NodeEnd:
         """Starts the ranks and waits for their end, or ends them."""
-        kills_before = _oom_kills()
+        kills_before = oom_kills()
         with RankProcesses(self._folder, self._node_ranks, self._command, self._env) as ranks:
             timed_out = self._watched(ranks, on_phase)
             ends = ranks.ends()
-        return NodeEnd(ends=ends, timed_out=timed_out, oom_killed=_oom_kills() > kills_before)
+        killer = risen(kills_before, oom_kills())
+        return NodeEnd(
+            ends=tuple(replace(end, oom_killer=killer) for end in ends), timed_out=timed_out
+        )
 
     def _watched(self, ranks: RankProcesses, on_phase: PhaseListener) -> TimedOut | None:
         phase = Phase.START
@@ -81,7 +83,7 @@ class Supervisor:
         while not self._stopped.is_set():
             ranks.wait(_LOOK_S)
             ends = ranks.ends()
-            if any(end.exit_code is not None and not end.succeeded for end in ends):
+            if any(end.failed for end in ends):
                 _let_peers_report(ranks)
                 return None
             if ranks.all_ended:
@@ -124,14 +126,3 @@ def _let_peers_report(ranks: RankProcesses) -> None:
     deadline = time.monotonic() + GRACE_S
     while not ranks.all_ended and (left_s := deadline - time.monotonic()) > 0:
         ranks.wait(left_s)
-
-
-def _oom_kills() -> int:
-    """Processes that the kernel has killed for memory since it started; 0 where it does not say."""
-    counters = Path("/proc/vmstat")
-    if not counters.exists():
-        return 0
-    for line in counters.read_text().splitlines():
-        if line.startswith("oom_kill "):
-            return int(line.split()[1])
-    return 0
