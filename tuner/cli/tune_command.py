@@ -271,7 +271,6 @@ def _studied(
     num_done = len(folder.trials())
     view = LiveView(
         budget,
-        job.job.memory_limit_bytes,
         num_done=num_done,
         quiet=options.quiet,
         root_lines=partial(root_traceback, folder),
