@@ -42,6 +42,7 @@ from runners.local_runner import (
 from runners.node_supervisor import NodeFacts, NodeLaunch, NodeResult, NodeSupervisor
 from runners.rank_processes import NodeRanks
 from runners.ray_failures import outcome_of_lost
+from runners.ray_loopback import on_loopback
 from runners.supervisor import GRACE_S
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
@@ -138,16 +139,17 @@ class RayRunner:
 def _start_ray(cluster: Cluster) -> None:
     gpus = {"num_gpus": 0} if cluster.gpu.device is Device.CPU else {}
     try:
-        ray.init(
-            address="local",  # otherwise Ray joins whatever RAY_ADDRESS or an earlier start names
-            num_cpus=max(2, cluster.num_nodes),
-            object_store_memory=_OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            namespace=_NAMESPACE,
-            **gpus,
-        )
+        with on_loopback():
+            ray.init(
+                address="local",  # otherwise Ray joins what RAY_ADDRESS or an earlier start names
+                num_cpus=max(2, cluster.num_nodes),
+                object_store_memory=_OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                namespace=_NAMESPACE,
+                **gpus,
+            )
     except Exception as error:  # Ray documents none of those that it raises
         ray.shutdown()
         raise RuntimeError(
