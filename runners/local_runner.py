@@ -15,7 +15,7 @@ from runners.rank_processes import NodeRanks, free_port
 from runners.supervisor import Supervisor
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
-from tuner.launch import ENVIRONMENT_FILE, LaunchSpec, Measurement
+from tuner.launch import ENVIRONMENT_FILE, LaunchSpec, Measurement, Settings
 from tuner.outcome import Failed, Outcome, Phase
 from tuner.plan import ParallelPlan
 from tuner.runner import PhaseListener, Stopped
@@ -49,6 +49,7 @@ class LocalRunner:
         self._workload = workload
         self._cluster = cluster
         self.measurement = measurement
+        self.settings: Settings = ()
         self._limits_s = limits_s
         self._lock = threading.Lock()
         self._supervisors: set[Supervisor] = set()
@@ -56,7 +57,7 @@ class LocalRunner:
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What ``run`` would start."""
-        return launch_for(plan, self._workload, self._cluster, self.measurement)
+        return launch_for(plan, self._workload, self._cluster, self.measurement, self.settings)
 
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """Tries the plan once; a port taken by another is no fault of the plan."""

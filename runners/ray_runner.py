@@ -46,7 +46,7 @@ from runners.ray_loopback import on_loopback
 from runners.supervisor import GRACE_S
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
-from tuner.launch import LaunchSpec, Measurement
+from tuner.launch import LaunchSpec, Measurement, Settings
 from tuner.outcome import Outcome, Phase, TimedOut
 from tuner.plan import ParallelPlan
 from tuner.runner import PhaseListener, Stopped
@@ -95,6 +95,7 @@ class RayRunner:
         self._workload = workload
         self._cluster = cluster
         self.measurement = measurement
+        self.settings: Settings = ()
         self._limits_s = limits_s
         self._placement_limit_s = placement_limit_s
         self._stopped = threading.Event()
@@ -105,7 +106,7 @@ class RayRunner:
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What ``run`` would start."""
-        return launch_for(plan, self._workload, self._cluster, self.measurement)
+        return launch_for(plan, self._workload, self._cluster, self.measurement, self.settings)
 
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """Tries the plan once; once more where a node, or a supervisor, was lost."""

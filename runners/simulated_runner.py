@@ -8,7 +8,7 @@ from runners.backends.launch import launch_for
 from tuner.cluster import Cluster
 from tuner.cost_model.prediction import prediction
 from tuner.errors import UserError
-from tuner.launch import LaunchSpec, Measurement
+from tuner.launch import LaunchSpec, Measurement, Settings
 from tuner.outcome import Measured, Outcome, OutOfMemory, Phase, Source
 from tuner.plan import ParallelPlan
 from tuner.runner import UNBOUNDED, PhaseListener, Stopped
@@ -32,10 +32,11 @@ class SimulatedRunner:
         self._cluster = cluster
         self.measurement = measurement
         self._stopped = False
+        self.settings: Settings = ()
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What a real runner would start."""
-        return launch_for(plan, self._workload, self._cluster, self.measurement)
+        return launch_for(plan, self._workload, self._cluster, self.measurement, self.settings)
 
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """The prediction, as an outcome; the launch files are kept all the same."""

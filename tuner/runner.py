@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from tuner.launch import LaunchSpec, Measurement
+from tuner.launch import LaunchSpec, Measurement, Settings
 from tuner.outcome import Outcome, Phase
 from tuner.plan import ParallelPlan
 
@@ -28,6 +28,14 @@ class AdjustableRunner(Protocol):
 
     measurement: Measurement
     """How the next trial is measured; may be set between trials."""
+
+
+@runtime_checkable
+class ConfigurableRunner(Protocol):
+    """A runner that can launch with framework settings beside a plan's knobs."""
+
+    settings: Settings
+    """Of the next trials; each plan takes those that apply to it. May be set between trials."""
 
 
 class Runner(Protocol):

@@ -16,12 +16,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from tuner.errors import UserError
 from tuner.finals import Finals
-from tuner.launch import LaunchSpec
+from tuner.launch import TRAINING_FILE, LaunchSpec, Settings, SettingValue
+from tuner.second_pass import SecondPass
 from tuner.trial import Trial
 from tuner.verification import Verification
 
 _TRIAL = TypeAdapter(Trial)
 _FINALS = TypeAdapter(Finals)
+_SECOND_PASS = TypeAdapter(SecondPass)
 _VERIFICATION = TypeAdapter(Verification)
 FORMAT = 1
 """Raised when a folder of an older paratune can no longer be gone on with."""
@@ -111,6 +113,15 @@ class StudyFolder:
         """One trial: ``launch/``, ``rank-N.json``, ``rank-N.log``, ``trial.json``."""
         return self._inside("trials", f"{number:04d}")
 
+    @property
+    def second_pass_file(self) -> Path:
+        """Framework settings tried on the winner, JSON; missing where none were."""
+        return self.path / "second_pass.json"
+
+    def second_pass_folder(self, run: int) -> Path:
+        """One run of the second pass, laid out as a trial's folder."""
+        return self.path / "second_pass" / f"{run:04d}"
+
     def final_folder(self, number: int, round_number: int) -> Path:
         """A trial's plan run again in a round of the finals."""
         return self._inside("finals", f"{number:04d}-{round_number}")
@@ -118,6 +129,21 @@ class StudyFolder:
     def launch_folder(self, number: int) -> Path:
         """The launch files that the trial ran with."""
         return launch_folder(self.trial_folder(number))
+
+    def winner_launch_folder(self, number: int, run: int | None) -> Path:
+        """The launch files of a trial, or of the second pass's run that went on from it."""
+        return launch_folder(
+            self.trial_folder(number) if run is None else self.second_pass_folder(run)
+        )
+
+    def asked_settings(self, launch: Path) -> Settings:
+        """The framework settings that a launch asked for; none in that of an older paratune.
+
+        Raises:
+            UserError: its files are missing.
+        """
+        asked: dict[str, SettingValue] = self.read_json(launch / TRAINING_FILE).get("settings", {})
+        return tuple(asked.items())
 
     def create(self) -> None:
         """Makes the folder where it is missing.
@@ -220,6 +246,26 @@ class StudyFolder:
             raise UserError(
                 f"{self.finals_file} must be finals as paratune writes them, but it cannot be read "
                 f"({_first_line(error)}); move it away to go on without it"
+            ) from error
+
+    def keep_second_pass(self, found: SecondPass) -> None:
+        """Keeps the second pass as far as it has come."""
+        write_atomically(self.second_pass_file, _SECOND_PASS.dump_json(found, indent=2))
+
+    def second_pass(self) -> SecondPass | None:
+        """The second pass; None where there was none.
+
+        Raises:
+            UserError: its file cannot be read.
+        """
+        if not self.second_pass_file.exists():
+            return None
+        try:
+            return _SECOND_PASS.validate_json(self.second_pass_file.read_bytes())
+        except (ValidationError, OSError) as error:
+            raise UserError(
+                f"{self.second_pass_file} must be a second pass as paratune writes it, but it "
+                f"cannot be read ({_first_line(error)}); move it away to go on without it"
             ) from error
 
     def keep_verification(self, found: Verification) -> None:

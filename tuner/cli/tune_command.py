@@ -24,6 +24,7 @@ from tuner.cli.advice import helpful_changes, nothing_fits, nothing_legal
 from tuner.cli.baseline import (
     Document,
     baseline_plan,
+    baseline_settings,
     given_baseline,
     settled_baseline,
     with_baseline,
@@ -33,11 +34,12 @@ from tuner.cli.cluster_room import check_room
 from tuner.cli.finals_stage import run_finals
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.interrupts import ends_in_order
-from tuner.cli.kept_study import RUNNERS, KeptStudy, run_record, runner_named
+from tuner.cli.kept_study import RUNNERS, KeptStudy, run_record, runner_named, with_settings
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import job_sampler
 from tuner.cli.report_extras import report_extras
 from tuner.cli.root_traceback import root_traceback
+from tuner.cli.second_pass_stage import SecondPassStage
 from tuner.cli.setting import Planned, default_plans, planned
 from tuner.cli.verify_command import verified_winner
 from tuner.errors import UserError
@@ -97,6 +99,13 @@ def _add_search(group: Any) -> None:
         "--time", type=_seconds, metavar="T", help="of this run: 90s, 30m, 2h; default: the job's"
     )
     group.add_argument("--sampler", choices=SAMPLERS, default="plan", help="default: plan")
+    group.add_argument(
+        "--second-pass",
+        type=_positive,
+        metavar="N",
+        help="at the end, up to N runs of the winner with other framework settings; default: the "
+        "job's, which is none",
+    )
     group.add_argument(
         "--seed", type=_seed, default=0, metavar="S", help="of the sampler; default 0"
     )
@@ -163,6 +172,8 @@ def run(options: argparse.Namespace) -> int:
 
 def tuned(job: Planned, options: argparse.Namespace) -> int:
     """The study of a job that has been read; ``options.job`` is what messages call it."""
+    if options.second_pass is not None and options.runner == "simulated":
+        raise UserError("--second-pass needs real trials, got --runner simulated; leave one out")
     if not len(job.space.plans):
         changes = helpful_changes(job.job)
         print(f"paratune: {options.job}: {nothing_legal(job, changes)}", file=sys.stderr)
@@ -201,7 +212,13 @@ def _check_stack(path: Path, job: Job) -> None:
 def _dry_run(job: Planned, baseline: Document | None) -> int:
     own = [] if baseline is None else [baseline_plan(baseline)]
     first = next(iter([*own, *default_plans(job.space).values(), *job.space.plans]))
-    spec = launch_for(first, job.job.workload, job.job.cluster, job.job.measurement)
+    spec = launch_for(
+        first,
+        job.job.workload,
+        job.job.cluster,
+        job.job.measurement,
+        baseline_settings(baseline),
+    )
     print(f"{first.label()}: {spec.num_nodes} x {spec.ranks_per_node} ranks")
     for name, value in spec.env:
         print(f"{name}={value}")
@@ -292,6 +309,7 @@ def _studied(
         address=options.ray_address,
     )
     _check_slots(options, runner)
+    with_settings(runner, baseline_settings(baseline))
     study = Study(
         space=job.space,
         runner=runner,
@@ -303,7 +321,15 @@ def _studied(
     )
     try:
         end = study.run(budget, view)
-        return end if end.interrupted else _with_finals(end, job, folder, runner, view)
+        if end.interrupted:
+            return end
+        stage = SecondPassStage(
+            folder=folder,
+            runner=runner,
+            measurement=job.job.measurement,
+            listener=view.second_pass_run,
+        )
+        return _with_finals(end, job, stage, view, options)
     finally:
         view.stop()
         runner.close()
@@ -320,13 +346,15 @@ def _check_slots(options: argparse.Namespace, runner: Runner) -> None:
 
 
 def _with_finals(
-    end: StudyEnd, job: Planned, folder: StudyFolder, runner: Runner, view: LiveView
+    end: StudyEnd, job: Planned, stage: SecondPassStage, view: LiveView, options: argparse.Namespace
 ) -> StudyEnd:
-    """Ctrl-C in the finals loses none of their runs: the same command goes on with them."""
+    """Ctrl-C in the finals, or after, loses none of their runs: the same command goes on."""
     try:
-        run_finals(folder, runner, job.job.finals, view.final_run)
+        run_finals(stage.folder, stage.runner, job.job.finals, view.final_run)
+        if options.runner != "simulated":
+            stage.run(options.second_pass or job.job.second_pass)
     except KeyboardInterrupt:
-        return replace(end, reason="it was interrupted in the finals", interrupted=True)
+        return replace(end, reason="it was interrupted after its trials", interrupted=True)
     return end
 
 
@@ -346,7 +374,9 @@ def _finished(job: Planned, folder: StudyFolder, end: StudyEnd, options: argpars
 def _verify(folder: StudyFolder) -> None:
     """The winner's verdict, once; a study that goes on with the same winner keeps it."""
     best, known = folder_summary(folder).best, folder.verification()
-    if best is not None and (known is None or known.plan != best.plan):
+    if best is None:
+        return
+    if known is None or (known.plan, known.settings) != (best.plan, best.settings):
         verified_winner(KeptStudy.read(folder))
 
 
