@@ -145,6 +145,7 @@ def _measured(ends: Sequence[RankEnd]) -> Measured:
         memory_limit_bytes=min(int(r["memory"].get("limit_bytes") or 0) for r in results),
         short_microbatches=_short_microbatches(first.get("short_steps")),
         source=Source.EXTRAPOLATED if first.get("short_steps") else Source.MEASURED,
+        unfollowed=tuple(dict.fromkeys(one for r in results for one in r.get("unfollowed", ()))),
         reserved_unused_bytes=max(_reserved_unused_bytes(r["memory"]) for r in results),
     )
 

@@ -23,8 +23,8 @@ MAX_ROUNDS = 8
 MAX_CONFIRMED = 5
 """Where each leader falls behind the next once it is measured, this many are."""
 _EQUAL_ENOUGH = 0.01
-"""A plan that is not faster than the fastest by this for certain needs no more rounds: whoever of
-the two wins is within it."""
+"""Once it is certain that a plan is not faster than the fastest by this, it needs no more rounds:
+whoever of the two wins, is within it."""
 _FIRST_ROUND, _SECOND_ROUND = 4, 2
 """So many times as many plans as may go on run in the first two rounds."""
 _EQUAL_RELATIVE = 0.005
@@ -55,6 +55,8 @@ class Finals:
     """After the first two rounds, which qualify, so many go on."""
     runs: tuple[FinalRun, ...] = ()
     is_over: bool = False
+    max_rounds: int = MAX_ROUNDS
+    equal_enough: float = _EQUAL_ENOUGH
 
     @property
     def is_contest(self) -> bool:
@@ -155,7 +157,7 @@ def next_runs(finals: Finals, plans: dict[int, ParallelPlan]) -> tuple[int, ...]
     if left := [trial for trial in contenders if trial not in done]:
         return tuple(left)
     contenders = _contenders(finals, num_rounds, plans)
-    if num_rounds >= MAX_ROUNDS or len(contenders) < 2:
+    if num_rounds >= finals.max_rounds or len(contenders) < 2:
         return ()
     return tuple(contenders[::-1] if num_rounds % 2 else contenders)
 
@@ -175,7 +177,7 @@ def _contenders(finals: Finals, num_rounds: int, plans: dict[int, ParallelPlan])
     open_ones = [
         finalist
         for finalist in sorted(standing, key=lambda finalist: finalist.measured.step_time_s)
-        if (finalist.behind is None or finalist.behind[0] < -_EQUAL_ENOUGH)
+        if (finalist.behind is None or finalist.behind[0] < -finals.equal_enough)
         and sum(run.trial == finalist.trial for run in runs) == longest
     ]
     going_on = {finalist.trial for finalist in open_ones[: finals.most]}

@@ -81,6 +81,8 @@ class Measured:
     """Extrapolated only: micro-batches of the two kinds of short steps, and of a full one."""
     attempts: int = 1
     """More than one where a first measurement was disturbed by other load and made again."""
+    unfollowed: tuple[str, ...] = ()
+    """Framework settings that were asked for and are not what ran, each a sentence."""
     source: Source = Source.MEASURED
     kind: Literal["measured"] = "measured"
 

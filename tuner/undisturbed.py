@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
-from tuner.launch import LaunchSpec, Measurement
+from tuner.launch import LaunchSpec, Measurement, Settings
 from tuner.outcome import Measured, Outcome
 from tuner.plan import ParallelPlan
-from tuner.runner import AdjustableRunner, PhaseListener, Runner
+from tuner.runner import AdjustableRunner, ConfigurableRunner, PhaseListener, Runner
 
 _WITHIN = 0.10
 """Behind the best so far by more, a disturbed plan is only marked: load takes as much at most
@@ -32,6 +33,20 @@ class UndisturbedRunner:
         assert isinstance(self._runner, AdjustableRunner), "every runner of trials is"
         self._runner.measurement = measurement
 
+    @property
+    def settings(self) -> Settings:
+        """The other runner's; a runner that has none gives an AttributeError here too."""
+        return cast("ConfigurableRunner", self._runner).settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        cast("ConfigurableRunner", self._runner).settings = settings
+
+    @property
+    def num_slots(self) -> int:
+        """The other runner's."""
+        return self._runner.num_slots
+
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What ``run`` would start, once or twice."""
         return self._runner.describe(plan)
@@ -45,6 +60,10 @@ class UndisturbedRunner:
         if not isinstance(second, Measured):
             return second
         return replace(second, attempts=2)
+
+    def stop(self) -> None:
+        """Stops the other runner."""
+        self._runner.stop()
 
     def close(self) -> None:
         """Closes the other runner."""

@@ -16,7 +16,7 @@ from reports.markdown import report_text
 from reports.report_facts import ReportExtras
 from reports.study_facts import StudyFacts
 from reports.study_files import StudyFiles
-from reports.summary import Summary, summarize
+from reports.summary import AfterTrials, Summary, summarize
 from reports.terminal import answer_panel, trials_table
 from reports.trials_csv import trials_csv
 from reports.write import write_reports
@@ -53,7 +53,9 @@ CONFIRMED = Finals(trials=(0,), most=1, runs=(FinalRun(round=0, trial=0, outcome
 
 
 def summary() -> Summary:
-    return summarize(TRIALS, num_gpus=NUM_GPUS, defaults=DEFAULTS, finals=CONFIRMED)
+    return summarize(
+        TRIALS, num_gpus=NUM_GPUS, defaults=DEFAULTS, after=AfterTrials(finals=CONFIRMED)
+    )
 
 
 def folder_at(path: Path) -> StudyFolder:

@@ -17,6 +17,7 @@ from ray._private import state  # the public state API needs the dashboard
 from ray.util.placement_group import placement_group_table
 
 from runners.ray_runner import RayRunner
+from tests.ray_nodes import listening_hosts
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
@@ -95,6 +96,12 @@ def assert_nothing_is_left() -> None:
     assert [actor["State"] for actor in actors if actor["State"] != "DEAD"] == []
     groups = placement_group_table().values()
     assert [group["state"] for group in groups if group["state"] != "REMOVED"] == []
+
+
+def test_the_ray_of_this_machine_listens_on_loopback_alone(runner: RayRunner) -> None:
+    assert listening_hosts([psutil.Process(), *psutil.Process().children(recursive=True)]) == [
+        "127.0.0.1"
+    ]
 
 
 def test_a_plan_is_measured_and_its_files_come_back(runner: RayRunner, tmp_path: Path) -> None:

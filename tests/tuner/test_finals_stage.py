@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from reports.summary import Summary, summarize
+from reports.summary import AfterTrials, Summary, summarize
 from tuner.cli.finals_stage import FinalStage
 from tuner.launch import AdaptiveSteps, LaunchSpec, Measurement
 from tuner.outcome import Measured, Outcome, Source
@@ -42,6 +42,13 @@ class FullSteps:
         self.runs.append((plan.micro_batch - 1, self.measurement))
         return measured(self.true_s[plan.micro_batch - 1])
 
+    @property
+    def num_slots(self) -> int:
+        return 1
+
+    def stop(self) -> None:
+        """Nothing goes on in another thread."""
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -66,7 +73,9 @@ def ended(
         listener=lambda *_: None,
         time_left=lambda: len(runner.runs) < num_timely,
     ).run(most)
-    return summarize(folder.trials(), num_gpus=1, defaults={}, finals=folder.finals())
+    return summarize(
+        folder.trials(), num_gpus=1, defaults={}, after=AfterTrials(finals=folder.finals())
+    )
 
 
 def test_the_winner_ran_full_steps(tmp_path: Path) -> None:

@@ -44,6 +44,13 @@ class Scripted:
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         return self.left.pop(0)
 
+    @property
+    def num_slots(self) -> int:
+        return 1
+
+    def stop(self) -> None:
+        """Nothing goes on in another thread."""
+
     def close(self) -> None:
         self.left = []
 
