@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import pairwise
 
 from tuner.cli.baseline_changes import baseline_changes
@@ -35,7 +36,7 @@ def confirm_largest_change(
         outcome = runner.run(
             plan,
             folder.trial_folder(number),
-            lambda phase, number=number: listener.phase_entered(number, phase),
+            partial(listener.phase_entered, number),
         )
         trial = Trial(
             number=number,
