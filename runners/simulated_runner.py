@@ -11,7 +11,7 @@ from tuner.errors import UserError
 from tuner.launch import LaunchSpec, Measurement, Settings
 from tuner.outcome import Measured, Outcome, OutOfMemory, Phase, Source
 from tuner.plan import ParallelPlan
-from tuner.runner import PhaseListener
+from tuner.runner import UNBOUNDED, PhaseListener, Stopped
 from tuner.study_folder import launch_folder, write_launch_files
 from tuner.units import size_text
 from tuner.workload import Workload
@@ -19,6 +19,8 @@ from tuner.workload import Workload
 
 class SimulatedRunner:
     """Answers from the cost model; to try the search itself, or without any GPU."""
+
+    num_slots = UNBOUNDED
 
     def __init__(self, workload: Workload, cluster: Cluster, measurement: Measurement) -> None:
         if workload.shape is None:
@@ -29,6 +31,7 @@ class SimulatedRunner:
         self._workload = workload
         self._cluster = cluster
         self.measurement = measurement
+        self._stopped = False
         self.settings: Settings = ()
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
@@ -37,6 +40,8 @@ class SimulatedRunner:
 
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """The prediction, as an outcome; the launch files are kept all the same."""
+        if self._stopped:
+            raise Stopped
         write_launch_files(self.describe(plan), launch_folder(folder))
         on_phase(Phase.STEPS)
         predicted = prediction(self._workload, self._cluster, plan)
@@ -60,6 +65,10 @@ class SimulatedRunner:
             peak_memory_bytes_by_rank=(peak_bytes,) * self._cluster.num_gpus,
             source=Source.SIMULATED,
         )
+
+    def stop(self) -> None:
+        """A trial takes no time; only those to come are affected."""
+        self._stopped = True
 
     def close(self) -> None:
         """Nothing is held."""

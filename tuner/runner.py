@@ -14,6 +14,14 @@ PhaseListener = Callable[[Phase], None]
 """Called when the slowest rank of the running trial enters a phase."""
 
 
+UNBOUNDED = 1_000_000
+"""Slots of a runner that occupies nothing."""
+
+
+class Stopped(Exception):
+    """The trial was ended from outside: it has no outcome, and its plan may be tried again."""
+
+
 @runtime_checkable
 class AdjustableRunner(Protocol):
     """A runner whose later trials may be measured otherwise."""
@@ -31,7 +39,12 @@ class ConfigurableRunner(Protocol):
 
 
 class Runner(Protocol):
-    """Carries plans out, one at a time."""
+    """Carries plans out; ``run`` may be called from as many threads at once as it has slots."""
+
+    @property
+    def num_slots(self) -> int:
+        """How many trials it can run at once, each on devices of its own."""
+        ...
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What ``run`` would start; starts nothing."""
@@ -44,8 +57,14 @@ class Runner(Protocol):
         included), no process of the trial is left.
 
         Raises:
-            RuntimeError: the runner itself is broken (no Ray, no disk): the study cannot go on.
+            Stopped: ``stop`` was called.
+            RuntimeError: the runner itself is broken (no Ray): the study cannot go on.
+            OSError: the trial's folder cannot be written.
         """
+        ...
+
+    def stop(self) -> None:
+        """Has every ``run`` that goes on in another thread end soon; none may be started after."""
         ...
 
     def close(self) -> None:

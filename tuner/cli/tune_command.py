@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict, replace
 from functools import partial
@@ -33,6 +34,7 @@ from tuner.cli.baseline_confirmation import confirm_largest_change
 from tuner.cli.cluster_room import check_room
 from tuner.cli.finals_stage import run_finals
 from tuner.cli.folder_summary import folder_summary
+from tuner.cli.interrupts import ends_in_order
 from tuner.cli.kept_study import RUNNERS, KeptStudy, run_record, runner_named, with_settings
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import job_sampler
@@ -44,12 +46,15 @@ from tuner.cli.verify_command import verified_winner
 from tuner.errors import UserError
 from tuner.job import Job
 from tuner.outcome import Measured
+from tuner.runner import Runner
 from tuner.samplers.registry import SAMPLERS
 from tuner.stack import COMPONENTS, installed_stack
 from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder
 from tuner.units import parsed_seconds
 
+STORAGE_VARIABLE = "PARATUNE_STORAGE"
+"""Environment variable: the storage's URL, which may hold a password."""
 EXAMPLE = "paratune tune examples/tiny-cpu.yaml --runner local --trials 6"
 
 
@@ -102,9 +107,21 @@ def _add_search(group: Any) -> None:
         help="at the end, up to N runs of the winner with other framework settings; default: the "
         "job's, which is none",
     )
-    group.add_argument("--seed", type=int, default=0, metavar="S", help="of the sampler; default 0")
     group.add_argument(
-        "--storage", metavar="URL", help="an Optuna storage instead of the folder's journal"
+        "--seed", type=_seed, default=0, metavar="S", help="of the sampler; default 0"
+    )
+    group.add_argument(
+        "--parallel",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="trials at a time, where the cluster is a multiple of the job's; default 1",
+    )
+    group.add_argument(
+        "--storage",
+        metavar="URL",
+        help="a database, as postgresql://USER@HOST/NAME, instead of the folder's journal; "
+        f"default: ${STORAGE_VARIABLE}, which no process list shows",
     )
     group.add_argument(
         "--warm-start",
@@ -133,6 +150,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     try:
         return parsed_seconds(text)
@@ -144,7 +167,8 @@ def run(options: argparse.Namespace) -> int:
     """0 with a winner, 1 when nothing ran, 130 when interrupted (state is saved)."""
     if options.ray_address is not None and options.runner != "ray":
         raise UserError(f"--ray-address needs --runner ray, got --runner {options.runner}")
-    return tuned(planned(options.job, options.ray_address), options)
+    with ends_in_order():
+        return tuned(planned(options.job, options.ray_address), options)
 
 
 def tuned(job: Planned, options: argparse.Namespace) -> int:
@@ -285,13 +309,15 @@ def _studied(
         job.job.phase_limits_s,
         address=options.ray_address,
     )
+    _check_slots(options, runner)
     with_settings(runner, baseline_settings(baseline))
     study = Study(
         space=job.space,
         runner=runner,
         folder=folder,
         sampler=sampler,
-        storage_url=options.storage,
+        storage_url=options.storage or os.environ.get(STORAGE_VARIABLE),
+        parallel=options.parallel,
         current=None if baseline is None else baseline_plan(baseline),
     )
     try:
@@ -308,6 +334,16 @@ def _studied(
     finally:
         view.stop()
         runner.close()
+
+
+def _check_slots(options: argparse.Namespace, runner: Runner) -> None:
+    if options.parallel > runner.num_slots:
+        runner.close()
+        raise UserError(
+            f"--parallel must be at most {runner.num_slots} with --runner {options.runner}, got "
+            f"{options.parallel}: trials side by side need devices of their own, so a Ray cluster "
+            "(--ray-address) with as many times the nodes that the job's cluster has"
+        )
 
 
 def _with_finals(
