@@ -30,6 +30,8 @@ SLOW = "run --micro-batch-size 1 --tensor-model-parallel-size 2 --recompute-gran
 class NotingRunner:
     """Every plan takes two seconds."""
 
+    num_slots = 1
+
     def __init__(self) -> None:
         self.plans: list[ParallelPlan] = []
 
@@ -47,6 +49,9 @@ class NotingRunner:
             peak_memory_bytes_by_rank=(1,),
             source=Source.SIMULATED,
         )
+
+    def stop(self) -> None:
+        return None
 
     def close(self) -> None:
         return None

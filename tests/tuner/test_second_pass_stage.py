@@ -29,6 +29,8 @@ __all__ = ["job"]
 class SettingRunner:
     """A step of a second; with one setting it takes less."""
 
+    num_slots = 1
+
     def __init__(self, job_file: Path, faster: str) -> None:
         self._job = read_job(job_file, found_cluster)
         self._faster = faster
@@ -57,6 +59,9 @@ class SettingRunner:
             peak_memory_bytes_by_rank=(1, 1),
             source=Source.SIMULATED,
         )
+
+    def stop(self) -> None:
+        return None
 
     def close(self) -> None:
         return None
