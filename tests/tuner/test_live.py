@@ -38,7 +38,12 @@ def console(*, terminal: bool) -> Console:
 
 def view(shown: Console, clock: Clock, budget: Budget | None = None) -> LiveView:
     return LiveView(
-        budget or Budget(trials=10), num_done=0, quiet=False, console=shown, clock=clock
+        budget or Budget(trials=10),
+        num_done=0,
+        quiet=False,
+        num_refused=1234,
+        console=shown,
+        clock=clock,
     )
 
 
@@ -76,7 +81,7 @@ def test_the_best_so_far_has_its_interval_and_every_kind_of_end_is_counted() -> 
         seen.trial_ended(one, tried[: number + 1])
     text = living(seen)
     assert "2.00 s a step (1.98 s to 2.02 s), trial 1: pytorch" in text
-    assert "2 of at most 10 trials: 1 measured, 1 out of memory" in text
+    assert "2 of at most 10 trials: 1 measured, 1 out of memory; 1,234 refused by rules" in text
 
 
 @pytest.mark.parametrize(

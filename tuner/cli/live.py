@@ -68,6 +68,7 @@ class LiveView(StudyListener):
         *,
         num_done: int,
         quiet: bool,
+        num_refused: int = 0,
         root_lines: Callable[[Trial], Sequence[str]] = lambda _: (),
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -78,6 +79,7 @@ class LiveView(StudyListener):
             budget: of the study.
             num_done: trials of earlier runs.
             quiet: print nothing at all.
+            num_refused: combinations of knobs that the rules removed before any trial.
             root_lines: what the rank that failed first said, to be shown below its trial.
             console: where to; stderr unless given.
             clock: seconds that go on evenly.
@@ -86,6 +88,7 @@ class LiveView(StudyListener):
         self._console = console or Console(stderr=True, quiet=quiet, highlight=False)
         self._budget = budget
         self._num_at_start = num_done
+        self._num_refused = num_refused
         self._clock = clock
         self._started_s = clock()
         self._running: dict[int, _Running] = {}
@@ -206,7 +209,8 @@ class LiveView(StudyListener):
         kinds = Counter(trial.outcome.kind for trial in self._trials)
         counts = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in kinds.most_common())
         of = f"{len(self._trials)} of at most {self._budget.trials} trials"
-        return f"{of}{': ' if counts else ''}{counts}{self._left()}"
+        refused = f"; {self._num_refused:,} refused by rules" if self._num_refused else ""
+        return f"{of}{': ' if counts else ''}{counts}{refused}{self._left()}"
 
     def _left(self) -> str:
         """From the trials of this run; before the first has ended, only what the budget says."""

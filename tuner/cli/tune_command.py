@@ -295,6 +295,7 @@ def _studied(
         budget,
         num_done=num_done,
         quiet=options.quiet,
+        num_refused=job.space.num_combinations - len(job.space.plans),
         root_lines=partial(root_traceback, folder),
     )
     sampler = job_sampler(
