@@ -291,11 +291,10 @@ def _studied(
         trials=options.trials or job.job.trials,
         time_s=options.time if options.time is not None else job.job.time_s,
     )
-    num_done = len(folder.trials())
     view = LiveView(
         budget,
-        num_done=num_done,
         quiet=options.quiet,
+        num_refused=job.space.num_combinations - len(job.space.plans),
         root_lines=partial(root_traceback, folder),
     )
     sampler = job_sampler(
