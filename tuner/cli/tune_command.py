@@ -31,6 +31,7 @@ from tuner.cli.baseline import (
     with_baseline,
 )
 from tuner.cli.baseline_changes import explained
+from tuner.cli.baseline_confirmation import confirm_largest_change
 from tuner.cli.cluster_room import check_room
 from tuner.cli.finals_stage import FinalStage
 from tuner.cli.folder_summary import folder_summary
@@ -292,11 +293,10 @@ def _studied(
         trials=options.trials or job.job.trials,
         time_s=options.time if options.time is not None else job.job.time_s,
     )
-    num_done = len(folder.trials())
     view = LiveView(
         budget,
-        num_done=num_done,
         quiet=options.quiet,
+        num_refused=job.space.num_combinations - len(job.space.plans),
         root_lines=partial(root_traceback, folder),
     )
     sampler = job_sampler(
@@ -341,7 +341,7 @@ def _studied(
             measurement=job.job.measurement,
             listener=view.second_pass_run,
         )
-        return _after_trials(end, job, finals, second_pass, options)
+        return _after_trials(end, job, (finals, second_pass), view, options)
     finally:
         view.stop()
         runner.close()
@@ -360,14 +360,18 @@ def _check_slots(options: argparse.Namespace, runner: Runner) -> None:
 def _after_trials(
     end: StudyEnd,
     job: Planned,
-    finals: FinalStage,
-    second_pass: SecondPassStage,
+    stages: tuple[FinalStage, SecondPassStage],
+    view: LiveView,
     options: argparse.Namespace,
 ) -> StudyEnd:
     """Ctrl-C in the finals, or after, loses none of their runs: the same command goes on."""
+    finals, second_pass = stages
+    is_real = options.runner != "simulated"
     try:
+        if is_real:
+            confirm_largest_change(job.job, finals.folder, finals.runner, view)
         finals.run(job.job.finals)
-        if options.runner != "simulated":
+        if is_real:
             second_pass.run(options.second_pass or job.job.second_pass)
     except KeyboardInterrupt:
         return replace(end, reason="it was interrupted after its trials", interrupted=True)
