@@ -162,5 +162,10 @@ def rank_environment(spec: LaunchSpec, device: Device, *, cores: int) -> dict[st
     threads = str(max(1, cores // spec.ranks_per_node))
     # CPU ranks were asked for: they must not take the GPUs of a machine that has some.
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if device is Device.CPU else {}
-    own = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
+    own = {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
+        # NumPy's library starts its threads when it is imported, and a process that has some
+        # cannot be forked; no framework computes with it.
+        "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
+    }
     return {**own, **hidden, **dict(spec.env)}

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from runners.bench.parent_death import SUPERVISOR_VARIABLE
+from runners.bench.process import SUPERVISOR_VARIABLE
 from runners.bench.warm_process import TOKEN_VARIABLE
 from runners.diagnosis import RankEnd
 from runners.rank_process import RankProcess, RankStarter, StarterLostError

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from runners.bench.parent_death import SUPERVISOR_VARIABLE
+from runners.bench.process import SUPERVISOR_VARIABLE
 from runners.bench.warm_process import NO_TOKEN, NUMBER, TOKEN_VARIABLE
 from runners.rank_process import (
     ColdRanks,
@@ -47,13 +47,11 @@ _ANSWER_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Imports:
-    """What a warm process has in memory, and what its imports have read."""
+    """What a warm process has in memory, and what its imports may have read."""
 
     backend: Backend | None
     """None: only what all backends need."""
-    environment: frozenset[tuple[str, str]]
-    folder: str
-    """Where it was started: modules of the user's own are looked for there."""
+    env: frozenset[tuple[str, str]]
 
 
 class WarmPool:
@@ -62,8 +60,10 @@ class WarmPool:
     def __init__(self, *, most: int = MOST_PROCESSES) -> None:
         """Starts nothing: a process is warmed by the first trial that wants it.
 
-        Warming ahead would take time from the cores while another trial is being measured.
+        Warming ahead would take time from the cores while another trial is being measured. All
+        of them have the environment that this process has now.
         """
+        self._environment = dict(os.environ)
         self._most = most
         self._processes: dict[_Imports, WarmProcess] = {}
         self._unusable: dict[_Imports, str] = {}
@@ -79,11 +79,11 @@ class WarmPool:
         stopped: Callable[[], bool],
     ) -> WarmProcess | None:
         """One that has imported the framework, or else torch alone; None where neither can be."""
-        environment = frozenset({**os.environ, **env}.items())
+        whole = frozenset({**self._environment, **env}.items())
         with self._lock:
             self._let_go_of_the_idle()
             for imported in (backend, None):
-                imports = _Imports(imported, environment, os.getcwd())
+                imports = _Imports(imported, whole)
                 process = self._usable(imports, limit_s, stopped)
                 if process is not None or stopped():
                     return process
@@ -107,7 +107,7 @@ class WarmPool:
         if imports in self._unusable:
             return None
         self._make_room()
-        process = self._starter.submit(WarmProcess, imports.backend, imports.environment).result()
+        process = self._starter.submit(WarmProcess, imports.backend, dict(imports.env)).result()
         try:
             reason = process.await_imports(limit_s, stopped)
         except BaseException:
@@ -140,7 +140,7 @@ class WarmPool:
 class WarmProcess:
     """One of them, seen from here."""
 
-    def __init__(self, backend: Backend | None, environment: frozenset[tuple[str, str]]) -> None:
+    def __init__(self, backend: Backend | None, env: Mapping[str, str]) -> None:
         """Starts it; its imports take seconds."""
         self.wanted_at = time.monotonic()
         self._num_ranks = 0
@@ -154,7 +154,7 @@ class WarmProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={
-                    **dict(environment),
+                    **env,
                     SUPERVISOR_VARIABLE: str(os.getpid()),
                     TOKEN_VARIABLE: NO_TOKEN,
                     "PYTHONUNBUFFERED": "1",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from runners.bench.parent_death import die_with_supervisor
+from runners.bench.process import die_with_supervisor, show_as
 
 
 def run_and_leave(arguments: Sequence[str]) -> NoReturn:
@@ -42,6 +42,7 @@ def _run(arguments: Sequence[str]) -> int:
     # The deepspeed launcher appends --local_rank=N to the script's own arguments.
     parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    show_as(f"paratune r{os.environ.get('RANK', '0')}")
     from runners.bench.rank import run_rank  # after the death signal is set: imports take seconds
 
     return run_rank(options.launch, options.results)

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from runners.bench.__main__ import run_and_leave
 from runners.bench.frameworks import import_framework
-from runners.bench.parent_death import die_with, die_with_supervisor
+from runners.bench.process import die_with, die_with_supervisor
 from tuner.plan import Backend
 
 TOKEN_VARIABLE = "PARATUNE_TRIAL_TOKEN"
@@ -80,7 +80,7 @@ def why_no_fork() -> str | None:
     """
     import torch
 
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's
         return "an import has opened the GPU"
     if _forked_copy_cannot_open_cuda():
         return "an import has opened CUDA"
@@ -200,7 +200,8 @@ def _token_address() -> int | None:
     variable = f"{TOKEN_VARIABLE}=".encode()
     strings = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
     for index in range(len(os.environ) + 1):
-        if (address := strings[index]) is None:
+        address: int | None = strings[index]
+        if address is None:
             break
         if ctypes.string_at(address, len(variable)) == variable:
             return address + len(variable)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from runners.bench.parent_death import die_with_supervisor
+from runners.bench.process import die_with_supervisor
 
 RESULT = {
     "step_times_s": [0.3, 0.1, 0.2],

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 
-from runners.bench.parent_death import die_with_supervisor
+from runners.bench.process import die_with_supervisor
 
 if __name__ == "__main__":
     die_with_supervisor()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,10 +22,12 @@ from tuner.errors import UserError
 from tuner.launch import Measurement
 from tuner.outcome import Failed, Measured, OutOfMemory, Phase
 from tuner.plan import Backend, ParallelPlan, Precision
+from tuner.runner import Slots, TrialStoppedError
 
 pytestmark = pytest.mark.ranks
 
 PLAN = ParallelPlan(backend=Backend.MEGATRON, precision=Precision.FP32, tp=2)
+WAIT_S = 60.0
 LIMITS_S = dict.fromkeys(Phase, 120.0)
 
 
@@ -38,7 +42,8 @@ def children() -> set[psutil.Process]:
 def runner() -> Iterator[LocalRunner]:
     """One for all tests, as for all trials of a study: its imports are done once."""
     before = children()
-    started = LocalRunner(tiny_workload(), cpu_cluster(2), MEASUREMENT, LIMITS_S)
+    slots = Slots(count=2)
+    started = LocalRunner(tiny_workload(), cpu_cluster(2), MEASUREMENT, LIMITS_S, slots=slots)
     yield started
     started.close()
     assert children() <= before
@@ -73,6 +78,27 @@ def test_a_limit_that_is_too_small_for_the_plan_is_out_of_memory(
     monkeypatch.setattr(runner, "measurement", replace(MEASUREMENT, memory_limit_bytes=2**20))
     out = runner.run(PLAN, tmp_path / "0", lambda _: None)
     assert isinstance(out, OutOfMemory)
+
+
+def test_two_trials_run_side_by_side_and_are_stopped_from_another_thread(
+    runner: LocalRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "measurement", replace(MEASUREMENT, steps=10_000))
+    both = threading.Barrier(3, timeout=WAIT_S)
+
+    def meet(phase: Phase) -> None:
+        if phase is Phase.STEPS:
+            both.wait()
+
+    with ThreadPoolExecutor() as threads:
+        runs = [
+            threads.submit(runner.run, PLAN, tmp_path / str(number), meet) for number in range(2)
+        ]
+        both.wait()
+        runner.stop()
+        for run in runs:
+            with pytest.raises(TrialStoppedError):
+                run.result(WAIT_S)
 
 
 def test_a_port_that_another_has_is_given_up_for_a_new_one(

@@ -31,7 +31,8 @@ PLAN = ParallelPlan(backend=Backend.PYTORCH, precision=Precision.FP32)
 LIMITS_S = dict.fromkeys(Phase, 120.0)
 LIMIT_S = 120.0
 WAIT_S = 20.0
-ENV = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+ENV = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "1"}
+"""Of a rank with several cores."""
 TOKEN = "0123456789abcdef" * 2
 
 
@@ -103,7 +104,7 @@ def test_ranks_vanish_with_the_process_they_come_from(pool: WarmPool, tmp_path: 
     os.kill(warm.pid, signal.SIGKILL)
     with pytest.raises(StarterLostError):
         rank.wait(WAIT_S)
-    assert not process.is_running()
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     assert not warm.is_alive()
 
 
@@ -143,18 +144,16 @@ def test_a_trial_whose_warm_process_is_killed_is_run_once_more(
 IMPORTS = """
 import json, os, sys
 read = set()
-class Recorded(dict):
-    def __getitem__(self, name): read.add(name); return super().__getitem__(name)
-    def get(self, name, default=None): read.add(name); return super().get(name, default)
-    def __contains__(self, name): read.add(name); return super().__contains__(name)
-real = os.environ
-os.environ = Recorded(real)
-os.getenv = os.environ.get
+original = os._Environ.__getitem__
+def recorded(self, name):
+    read.add(name)
+    return original(self, name)
+os._Environ.__getitem__ = recorded  # get and in come down to it
 from runners.bench.frameworks import import_framework
 from tuner.plan import Backend
 for backend in Backend:
     import_framework(backend)
-sys.stdout.write("\n" + json.dumps(sorted(read)) + "\n")
+print(json.dumps(sorted(read)))
 """
 
 
