@@ -66,6 +66,10 @@ class RankSource(Protocol):
         ...
 
 
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+"""The last words of a rank that is killed are in its log."""
+
+
 def bench_arguments(trial_folder: Path) -> tuple[str, ...]:
     """What the bench program is told: the trial's launch files, and where to write."""
     return ("--launch", str(launch_folder(trial_folder)), "--results", str(trial_folder))
@@ -92,7 +96,8 @@ class ColdRanks:
     ) -> RankStarter:
         """Nothing is prepared."""
         command = self.command or bench_command(trial_folder)
-        return lambda own, log: ColdRank(command, {**os.environ, **env, **own}, log)
+        common = {**os.environ, **UNBUFFERED, **env}
+        return lambda own, log: ColdRank(command, {**common, **own}, log)
 
 
 class ColdRank:

@@ -60,7 +60,6 @@ class NodeRanks:
             "MASTER_ADDR": self.master_address,
             "MASTER_PORT": str(self.master_port),
             SUPERVISOR_VARIABLE: str(os.getpid()),
-            "PYTHONUNBUFFERED": "1",
         }
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from runners.bench.process import SUPERVISOR_VARIABLE
 from runners.bench.warm_process import NO_TOKEN, NUMBER, TOKEN_VARIABLE
 from runners.rank_process import (
+    UNBUFFERED,
     ColdRanks,
     RankSource,
     RankStarter,
@@ -154,10 +155,10 @@ class WarmProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={
+                    **UNBUFFERED,
                     **env,
                     SUPERVISOR_VARIABLE: str(os.getpid()),
                     TOKEN_VARIABLE: NO_TOKEN,
-                    "PYTHONUNBUFFERED": "1",
                 },
                 pass_fds=(other.fileno(),),
                 start_new_session=True,
