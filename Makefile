@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STUDY := studies/tiny-cpu
 
-.PHONY: tune test check setup clean
+.PHONY: tune test check docs setup clean
 
 tune: $(VENV)/.installed
 	$(BIN)/paratune tune examples/tiny-cpu.yaml --study $(STUDY)
@@ -18,6 +18,11 @@ check: $(VENV)/.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The site in site/; read it with: python -m http.server --bind 127.0.0.1 --directory site
+docs: $(VENV)/.installed
+	$(BIN)/python -m tuner.cli.references docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -29,4 +34,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) studies .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site studies .mypy_cache .ruff_cache .pytest_cache .hypothesis

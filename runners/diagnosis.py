@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runners.failure_kinds import FailureKind, Raised, failure_kind
 from runners.interference import disturbances
+from runners.last_words import last_words
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, StepsEnd, TimedOut
 from tuner.step_statistics import step_statistics
 
-_OOM_LAST_WORDS = ("std::bad_alloc", "DefaultCPUAllocator", "out of memory", "Cannot allocate")
-"""In the log of a rank that died without a report: an allocation failed below Python."""
-_PORT_TAKEN = ("EADDRINUSE", "address already in use", "Address already in use")
+_SHELL_SIGNAL = 128
+"""What a shell or a container adds to the signal that ended a process: 137 is SIGKILL."""
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals that a plan does not send to its own ranks."""
 _DEATH_HEAD_START_S = 0.5
 """A killed rank's sockets close before its end is seen, so that a peer may complain first."""
 
@@ -31,6 +34,10 @@ class RankEnd:
     log_tail: str = ""
     ended_at: float | None = None
     """Seconds since 1970 when its end was seen; None = it was running until we ended it."""
+    stopped_at: float | None = None
+    """Seconds since 1970 when it was seen stopped (SIGSTOP); None = it was not."""
+    oom_killer: str | None = None
+    """What was full when the kernel's out-of-memory killer struck meanwhile on its node."""
 
     @property
     def phase(self) -> Phase:
@@ -43,43 +50,66 @@ class RankEnd:
         return bool(self.report and self.report["status"] == "ok" and self.exit_code == 0)
 
     @property
+    def failed(self) -> bool:
+        """Whether it has come to an end that its peers will wait for in vain."""
+        ended = self.exit_code is not None or self.stopped_at is not None
+        return ended and not self.succeeded
+
+    @property
     def error(self) -> Mapping[str, Any] | None:
         """The exception that it wrote down."""
         return self.report.get("error") if self.report else None
 
     @property
-    def said_out_of_memory(self) -> bool:
-        """Whether its last words are those of an allocator below Python."""
-        return any(words in self.log_tail for words in _OOM_LAST_WORDS)
+    def signal_number(self) -> int | None:
+        """The signal that killed it; None where none did."""
+        code = self.exit_code or 0
+        number = code - _SHELL_SIGNAL if code > _SHELL_SIGNAL else -code
+        return number if number in set(signal.Signals) else None
+
+    @property
+    def kind(self) -> FailureKind:
+        """What kind of failure its own words are; who was killed had no time for any."""
+        if self.error is not None:
+            chain = tuple(Raised.from_record(record) for record in self.error["chain"])
+            return failure_kind(chain, self.error.get("memory"))
+        if self.stopped_at is not None or self.signal_number in _FROM_OUTSIDE:
+            return FailureKind.OWN
+        return failure_kind(last_words(self.log_tail), None)
 
     @property
     def failed_at(self) -> float:
         """When it came to grief; infinite where it did not, or was ended by us."""
         if self.error is not None:
             return float(self.error["at"])
+        if self.stopped_at is not None:
+            return self.stopped_at - _DEATH_HEAD_START_S
         if self.exit_code is None or self.succeeded or self.ended_at is None:
             return math.inf
         # SIGABRT is also how a communication library ends a rank whose peer has raised.
-        aborted = self.exit_code == -signal.SIGABRT and not self.said_out_of_memory
-        sudden = self.exit_code <= 0 and not aborted
+        number = self.signal_number
+        aborted = number == signal.SIGABRT and self.kind is not FailureKind.OUT_OF_MEMORY
+        sudden = (number is not None or self.exit_code == 0) and not aborted
         return self.ended_at - _DEATH_HEAD_START_S if sudden else self.ended_at
 
 
-def outcome_of_ranks(
-    ends: Sequence[RankEnd], *, timed_out: TimedOut | None, oom_killed: bool
-) -> Outcome:
+def outcome_of_ranks(ends: Sequence[RankEnd], *, timed_out: TimedOut | None) -> Outcome:
     """What came of a trial.
 
     Args:
         ends: of all ranks, in order.
         timed_out: set where the trial was ended because of a phase limit.
-        oom_killed: the kernel's out-of-memory killer was at work during the trial.
     """
     if all(end.succeeded for end in ends):
         return _measured(ends)
-    first = min(ends, key=lambda end: end.failed_at)
-    if first.failed_at < math.inf:
-        return _of_death(first, oom_killed) if first.error is None else _of_error(first)
+    failed = [end for end in ends if end.failed_at < math.inf]
+    # Clocks of nodes differ, so a complaint may bear an earlier time than what it is about.
+    causes = [end for end in failed if end.kind is not FailureKind.PEER_LOST]
+    if causes:
+        first = min(causes, key=lambda end: end.failed_at)
+        return _of_death(first) if first.error is None else _of_error(first)
+    if failed and timed_out is None:
+        return _of_lost_peers(min(failed, key=lambda end: end.failed_at))
     if timed_out is not None:
         return timed_out
     return _no_result(next(end for end in ends if not end.succeeded))
@@ -124,16 +154,28 @@ def _reserved_unused_bytes(memory: Mapping[str, Any]) -> int:
 def _of_error(end: RankEnd) -> Outcome:
     error = end.error
     assert error is not None, "only for a rank that raised"
-    message = " ".join(str(error["message"]).split())[:600]
-    if error["out_of_memory"]:
+    message = _one_line(error["message"])[:600]
+    if end.kind is FailureKind.OUT_OF_MEMORY:
         return OutOfMemory(rank=end.rank, phase=end.phase, message=message)
-    port_taken = end.phase is Phase.PROCESS_GROUP and any(word in message for word in _PORT_TAKEN)
+    port_taken = end.kind is FailureKind.PORT_TAKEN and end.phase is Phase.PROCESS_GROUP
     return Failed(
         rank=end.rank,
         phase=end.phase,
         error=error["type"],
         message=message,
         infrastructure=port_taken,
+    )
+
+
+def _of_lost_peers(end: RankEnd) -> Failed:
+    """Of ranks that all say that another one was gone, though none was."""
+    said = end.error["message"] if end.error is not None else end.log_tail[-400:]
+    return Failed(
+        rank=end.rank,
+        phase=end.phase,
+        error="connection lost",
+        message=f"ranks lost each other although none of them had died: {_one_line(said)[:400]}",
+        infrastructure=True,
     )
 
 
@@ -146,15 +188,41 @@ def _no_result(end: RankEnd) -> Failed:
     )
 
 
-def _of_death(end: RankEnd, oom_killed: bool) -> Outcome:
-    """Of a rank that ended without a word: killed, or crashed below Python."""
-    code = end.exit_code or 0
-    if code == 0:
+def _of_death(end: RankEnd) -> Outcome:
+    """Of a rank that ended without a word: stopped, killed, or crashed below Python."""
+    if end.stopped_at is not None:
+        return _of_stop(end)
+    if end.exit_code == 0:
         return _no_result(end)
-    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    last = " ".join(end.log_tail.split())[-400:]
-    by_killer = code == -signal.SIGKILL and oom_killed
-    if by_killer or end.said_out_of_memory:
-        said = "the kernel's out-of-memory killer ended it" if by_killer else last
+    number = end.signal_number
+    name = f"exit code {end.exit_code}" if number is None else signal.Signals(number).name
+    last = _one_line(end.log_tail)[-400:]
+    if end.kind is FailureKind.OUT_OF_MEMORY:
+        return OutOfMemory(rank=end.rank, phase=end.phase, message=last)
+    if number == signal.SIGKILL and end.oom_killer is not None:
+        said = f"the kernel's out-of-memory killer ended it: {end.oom_killer}"
         return OutOfMemory(rank=end.rank, phase=end.phase, message=said)
+    if number in _FROM_OUTSIDE:
+        return Failed(
+            rank=end.rank,
+            phase=end.phase,
+            error=name,
+            message=f"it was killed from outside with {name}, by a person, a batch system or a "
+            "memory guard; the kernel's out-of-memory killer did not strike",
+            infrastructure=True,
+        )
     return Failed(rank=end.rank, phase=end.phase, error=name, message=last)
+
+
+def _of_stop(end: RankEnd) -> Failed:
+    return Failed(
+        rank=end.rank,
+        phase=end.phase,
+        error="SIGSTOP",
+        message="it was stopped from outside (SIGSTOP, or a debugger), and its peers wait for it",
+        infrastructure=True,
+    )
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import socket
@@ -27,8 +28,9 @@ from tuner.study_folder import launch_folder, write_launch_files
 from tuner.workload import Workload
 
 LOOPBACK = "127.0.0.1"
-MAX_ATTEMPTS = 2
-"""Where the machine, not the plan, is to blame, a trial is run once more."""
+FIRST_ATTEMPT = "first-attempt"
+"""Folder in a trial's, of what was left when the machine, not the plan, was to blame."""
+_LOG = logging.getLogger(__name__)
 
 
 class LocalRunner:
@@ -78,7 +80,7 @@ class LocalRunner:
         spec = self.describe(plan)
         slot = self._free.get()
         try:
-            return with_second_attempt(lambda: self._attempt(spec, folder, slot, on_phase))
+            return with_second_attempt(lambda: self._attempt(spec, folder, slot, on_phase), folder)
         finally:
             self._free.put(slot)
 
@@ -136,13 +138,29 @@ def _slot_environments(cluster: Cluster, count: int) -> tuple[Mapping[str, str],
     )
 
 
-def with_second_attempt(attempt: Callable[[], Outcome]) -> Outcome:
-    """The outcome of an attempt; of one more where the machine was to blame."""
-    for _ in range(MAX_ATTEMPTS):
-        outcome = attempt()
-        if not (isinstance(outcome, Failed) and outcome.infrastructure):
-            break
-    return outcome
+def with_second_attempt(attempt: Callable[[], Outcome], folder: Path) -> Outcome:
+    """The outcome of an attempt; of one more where the machine was to blame.
+
+    Args:
+        attempt: runs the trial in its folder.
+        folder: of the trial; what the first of two attempts left is kept in it.
+    """
+    outcome = attempt()
+    if not (isinstance(outcome, Failed) and outcome.infrastructure):
+        return outcome
+    _LOG.warning(
+        "the trial is tried once more, for the machine is to blame: rank %d, %s: %s",
+        *(outcome.rank, outcome.error, outcome.message),
+    )
+    aside = folder.with_name(f".{folder.name}-{FIRST_ATTEMPT}")
+    shutil.rmtree(aside, ignore_errors=True)
+    if folder.exists():
+        folder.rename(aside)
+    try:
+        return attempt()
+    finally:
+        if aside.exists() and folder.exists():
+            aside.rename(folder / FIRST_ATTEMPT)
 
 
 def prepare_trial_folder(folder: Path, spec: LaunchSpec, env: Mapping[str, str]) -> None:

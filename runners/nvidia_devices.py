@@ -13,6 +13,15 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProcess:
+    """A process that computes on a GPU."""
+
+    process_id: int
+    memory_bytes: int | None
+    """That it holds there; None where the driver does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NvidiaDevice:
     """One GPU as the driver describes it."""
 
@@ -23,8 +32,13 @@ class NvidiaDevice:
     free_bytes: int
     split: bool
     """Whether it is divided into MIG instances, or is one."""
-    process_ids: tuple[int, ...]
-    """Processes that hold memory of it; of other users too, where the driver tells."""
+    processes: tuple[DeviceProcess, ...]
+    """Those that hold memory of it; of other users too, where the driver tells."""
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """Of its processes, in order."""
+        return tuple(sorted(process.process_id for process in self.processes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +148,7 @@ def _device(index: int) -> NvidiaDevice:
         memory_bytes=int(memory.total),
         free_bytes=int(memory.free),
         split=_is_split(handle),
-        process_ids=_process_ids(handle),
+        processes=_processes(handle),
     )
 
 
@@ -146,9 +160,16 @@ def _is_split(handle: object) -> bool:
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
-def _process_ids(handle: object) -> tuple[int, ...]:
+def _processes(handle: object) -> tuple[DeviceProcess, ...]:
     try:
         running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except pynvml.NVMLError:  # not told in some containers
         return ()
-    return tuple(sorted({int(process.pid) for process in running}))
+    return tuple(
+        DeviceProcess(process_id=int(process.pid), memory_bytes=_told(process.usedGpuMemory))
+        for process in running
+    )
+
+
+def _told(memory_bytes: int | None) -> int | None:
+    return None if memory_bytes is None else int(memory_bytes)

@@ -25,6 +25,8 @@ from runners.rank_process import RankProcess, RankStarter, StarterLostError
 _LOG_TAIL_BYTES = 4000
 _KILL_LIMIT_S = 30.0
 """A killed process is gone at once, unless a driver holds it: then the machine is broken."""
+_BRIEF_STOP_S = 0.1
+"""A rank that is stopped for less, by a tool that looks at it, goes on as if nothing had been."""
 
 
 def rank_log(trial_folder: Path, rank: int) -> Path:
@@ -75,6 +77,7 @@ class RankProcesses:
     _processes: dict[int, RankProcess] = field(default_factory=dict)
     _ends: dict[int, int] = field(default_factory=dict)
     _ended_at: dict[int, float] = field(default_factory=dict)
+    _stopped_since: dict[int, float] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _token: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -106,6 +109,7 @@ class RankProcesses:
             self._selector.unregister(key.fd)
             self._ended_at[rank] = time.time()
             self._ends[rank] = self._exit_code(rank, 0)
+        self._look_for_stopped()
         return dict(self._ends)
 
     def _exit_code(self, rank: int, limit_s: float) -> int:
@@ -114,6 +118,17 @@ class RankProcesses:
         except StarterLostError:
             self.starter_lost = True
             return -signal.SIGKILL
+
+    def _look_for_stopped(self) -> None:
+        for rank, process in self._processes.items():
+            if rank in self._ends or not _is_stopped(process.pid):
+                self._stopped_since.pop(rank, None)
+            else:
+                self._stopped_since.setdefault(rank, time.time())
+
+    def _stopped_at(self, rank: int) -> float | None:
+        since = self._stopped_since.get(rank)
+        return since if since is not None and time.time() - since > _BRIEF_STOP_S else None
 
     @property
     def all_ended(self) -> bool:
@@ -129,6 +144,7 @@ class RankProcesses:
                 exit_code=self._ends.get(rank),
                 log_tail=self._log_tail(rank),
                 ended_at=self._ended_at.get(rank),
+                stopped_at=self._stopped_at(rank),
             )
             for rank in sorted(self._processes)
         )
@@ -169,6 +185,13 @@ class RankProcesses:
             if alive:
                 raise _immortal(f"a process that a rank started (pid {alive[0].pid})")
         self._selector.close()
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:  # gone meanwhile
+        return False
 
 
 def _kill_group(pid: int) -> None:

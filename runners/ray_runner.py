@@ -90,7 +90,7 @@ class RayRunner:
         spec = self.describe(plan)
         slot = self._free.get()
         try:
-            return with_second_attempt(lambda: self._attempt(spec, slot, folder, on_phase))
+            return with_second_attempt(lambda: self._attempt(spec, slot, folder, on_phase), folder)
         finally:
             self._free.put(slot)
 

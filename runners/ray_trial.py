@@ -14,12 +14,12 @@ from runners.local_runner import prepare_trial_folder, rank_environment
 from runners.node_supervisor import NodeLaunch, NodeResult, NodeState
 from runners.placement import PlacedNode, write_placement
 from runners.rank_processes import NodeRanks
+from runners.ray_failures import outcome_of_lost
 from runners.ray_nodes import CALL_LIMIT_S, HeldNodes, Node
-from runners.ray_session import one_line
 from runners.supervisor import outcome_of_nodes
 from tuner.cluster import Device
 from tuner.launch import LaunchSpec
-from tuner.outcome import Failed, Outcome, Phase
+from tuner.outcome import Outcome, Phase
 from tuner.runner import PhaseListener
 
 _LOOK_S = 0.25
@@ -68,15 +68,9 @@ class RayTrial:
                 (folder / name).write_bytes(content)
         return outcome_of_nodes([result.end for result in results])
 
-    def lost(self, error: Exception) -> Failed:
-        """A supervisor, or its node, died: no fault of the plan."""
-        return Failed(
-            rank=0,
-            phase=self._phase,
-            error=type(error).__name__,
-            message=f"Ray lost a supervisor or its node: {one_line(error)}",
-            infrastructure=True,
-        )
+    def lost(self, error: Exception) -> Outcome:
+        """A supervisor, or its node, died."""
+        return outcome_of_lost(error, self._phase)
 
     def _prepared(self, held: HeldNodes, folder: Path) -> list[NodeLaunch]:
         each = self._spec.ranks_per_node

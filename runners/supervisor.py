@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runners.diagnosis import RankEnd, outcome_of_ranks, stuck_ranks
+from runners.oom_counters import oom_kills, risen
 from runners.rank_process import ColdRanks, RankSource
 from runners.rank_processes import NodeRanks, RankProcesses
 from tuner.outcome import Failed, Outcome, Phase, TimedOut
@@ -28,8 +29,6 @@ class NodeEnd:
 
     ends: tuple[RankEnd, ...]
     timed_out: TimedOut | None
-    oom_killed: bool
-    """The kernel's out-of-memory killer was at work on this node meanwhile."""
     starter_lost: bool = False
     """What the ranks were forked from was killed, and took them with it."""
 
@@ -48,8 +47,7 @@ def outcome_of_nodes(nodes: Sequence[NodeEnd]) -> Outcome:
     if passed:
         phase, ranks = stuck_ranks(ends)
         timed_out = TimedOut(ranks=ranks, phase=phase, limit_s=passed[0].limit_s)
-    oom_killed = any(node.oom_killed for node in nodes)
-    return outcome_of_ranks(ends, timed_out=timed_out, oom_killed=oom_killed)
+    return outcome_of_ranks(ends, timed_out=timed_out)
 
 
 def _starter_lost(ends: Sequence[RankEnd]) -> Failed:
@@ -108,16 +106,16 @@ class Supervisor:
 
     def run(self, on_phase: PhaseListener) -> NodeEnd:
         """Starts the ranks and waits for their end, or ends them."""
-        kills_before = _oom_kills()
+        kills_before = oom_kills()
         limit_s = self._limits_s.get(Phase.START, _EXIT_LIMIT_S)
         start = self._source.ready(self._folder, self._env, limit_s, self._stopped.is_set)
         with RankProcesses(self._folder, self._node_ranks, start) as ranks:
             timed_out = None if ranks.starter_lost else self._watched(ranks, on_phase)
             ends = ranks.ends()
+        killer = risen(kills_before, oom_kills())
         return NodeEnd(
-            ends=ends,
+            ends=tuple(replace(end, oom_killer=killer) for end in ends),
             timed_out=timed_out,
-            oom_killed=_oom_kills() > kills_before,
             starter_lost=ranks.starter_lost,
         )
 
@@ -127,7 +125,7 @@ class Supervisor:
         while not self._stopped.is_set():
             ranks.wait(_LOOK_S)
             ends = ranks.ends()
-            self._is_failing = any(end.exit_code is not None and not end.succeeded for end in ends)
+            self._is_failing = any(end.failed for end in ends)
             if self._is_failing or self._failed_elsewhere.is_set():
                 _let_peers_report(ranks)
                 return None
@@ -171,14 +169,3 @@ def _let_peers_report(ranks: RankProcesses) -> None:
     deadline = time.monotonic() + GRACE_S
     while not ranks.all_ended and (left_s := deadline - time.monotonic()) > 0:
         ranks.wait(left_s)
-
-
-def _oom_kills() -> int:
-    """Processes that the kernel has killed for memory since it started; 0 where it does not say."""
-    counters = Path("/proc/vmstat")
-    if not counters.exists():
-        return 0
-    for line in counters.read_text().splitlines():
-        if line.startswith("oom_kill "):
-            return int(line.split()[1])
-    return 0

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, Validati
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
 from tuner.job_cluster import EXAMPLE_TEXT, ClusterSection, described_cluster, section_of_text
-from tuner.job_fields import Degree, Degrees, Listed, Seconds, Size, Strict
+from tuner.job_fields import Degree, Degrees, Listed, Seconds, Size, Spelled, Strict
 from tuner.job_model import given_model, job_model
 from tuner.job_stack import StackSection, planned_stack
 from tuner.launch import AdaptiveSteps, Measurement
@@ -28,66 +28,93 @@ from tuner.workload import Model, Workload
 class WorkloadSection(Strict):
     """``workload``: what is trained."""
 
-    model: Annotated[str | dict[str, Any], PlainValidator(given_model)]
-    """Whatever names or gives a model: see ``tuner.job_model``."""
+    model: Annotated[
+        str | dict[str, Any],
+        PlainValidator(given_model),
+        Spelled("a path, a preset name, Megatron-LM arguments, `package.module:factory` or sizes"),
+    ]
+    """The model; nothing is fetched from the network. See [models](models.md)."""
     seq_len: Degree
+    """Tokens of a sequence."""
     global_batch: Degree
+    """Sequences of an optimizer step, over all GPUs; the same for every plan."""
     optimizer: Literal["adamw"] = "adamw"
+    """What takes the step; its states are part of the memory."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    """Of the trials' steps; no plan depends on it."""
     vocab_size: Degree | None = None
     """Only with ``package.module:factory``: token ids are below it."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Of the weights and the tokens that trials train on."""
 
 
 class SearchSection(Strict):
     """``search``: a list, one value, or auto for every knob."""
 
     backend: Annotated[list[Backend] | None, Listed, Field(min_length=1)] = None
+    """The framework that trains."""
     zero_stage: Annotated[
         list[Annotated[int, Field(ge=0, le=3, strict=True)]] | None,
         Listed,
         Field(min_length=1),
     ] = None
+    """What the data-parallel ranks share out: 0 nothing, 1 optimizer states, 2 also gradients, 3
+    also parameters."""
     dp_replicate: Degrees = None
+    """Replicas of the sharded states: shared out inside a replica, not between replicas."""
     micro_batch: Degrees = None
+    """Sequences that a data-parallel rank computes at once; accumulation follows from the batch."""
     tp: Degrees = None
+    """Tensor-parallel degree: GPUs that split every layer."""
     pp: Degrees = None
+    """Pipeline-parallel degree: stages that share out the layers."""
     vpp: Degrees = None
+    """Virtual stages of a pipeline stage (interleaving)."""
     cp: Degrees = None
+    """Context-parallel degree: GPUs that split every sequence."""
     ep: Degrees = None
+    """Expert-parallel degree: GPUs that share out the experts of a mixture."""
     sequence_parallel: Annotated[
         list[Annotated[bool, Field(strict=True)]] | None,
         Listed,
         Field(min_length=1),
     ] = None
+    """Whether the tensor-parallel ranks split the sequence between the split layers."""
     precision: Annotated[list[Precision] | None, Listed, Field(min_length=1)] = None
+    """What the matrix products are computed in."""
     recompute: Annotated[list[Recompute] | None, Listed, Field(min_length=1)] = None
+    """What the backward pass computes again rather than keeps: nothing, attention, all layers."""
     offload: Annotated[list[Offload] | None, Listed, Field(min_length=1)] = None
+    """What is kept in the host's memory."""
 
 
 class BudgetSection(Strict):
     """``budget``: when the study stops."""
 
     trials: Degree = 30
+    """Trials in all, over all runs of the study; it ends earlier when nothing is to be gained."""
     time: Seconds | None = None
+    """Of one run of the command; a trial that is running is finished."""
 
 
 class MemorySection(Strict):
-    """``memory``: what a rank may allocate."""
+    """``memory``: what a rank may allocate; a margin or a limit."""
 
     margin: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Share of the GPU's memory that is left free."""
     limit: Size | None = None
+    """Bytes instead of a share; enforced."""
 
 
 class MeasureSection(Strict):
     """``measure``: whole optimizer steps of a trial."""
 
     warmup_steps: Degree = 1
-    """At least: times must have settled, too."""
+    """At least so many do not count; times must have settled, too."""
     steps: Annotated[int, Field(ge=2, strict=True)] = 5
-    """At least, unless a plan is clearly slower than the best so far."""
+    """At least so many count, unless a plan is clearly slower than the best so far."""
     max_steps: Annotated[int, Field(ge=2, strict=True)] = 25
-    """At most; equal to ``steps``: exactly so many, whatever they say."""
+    """At most so many; equal to ``steps``: exactly so many, whatever they say."""
     precision: Annotated[float, Field(gt=0, lt=1)] = 0.02
     """Half of the 95 % interval of the step time, as a part of it, that is narrow enough."""
     finals: Annotated[int, Field(ge=0, strict=True)] = 0
@@ -99,23 +126,36 @@ class LimitsSection(Strict):
     """``limits``: how long a trial may stay in each phase."""
 
     start: Seconds = 120
+    """Until every rank's program has begun."""
     process_group: Seconds = 60
+    """Until the ranks have found each other."""
     model: Seconds = 300
+    """Until the model and the optimizer are built."""
     first_step: Seconds = 300
+    """The first optimizer step, in which kernels are compiled."""
     steps: Seconds = 600
+    """All other steps together."""
 
 
 class JobFile(Strict):
     """The whole job file."""
 
     workload: WorkloadSection
+    """What is trained."""
     cluster: Annotated[ClusterSection | Literal["auto"], BeforeValidator(section_of_text)] = "auto"
+    """What it is trained on: a section, a line such as ``2x8 h100-sxm-80gb``, or ``auto``."""
     search: SearchSection = SearchSection()
+    """What may be tried."""
     budget: BudgetSection = BudgetSection()
+    """When the study stops."""
     memory: MemorySection = MemorySection()
+    """What a rank may allocate."""
     measure: MeasureSection = MeasureSection()
+    """How a trial is measured."""
     limits: LimitsSection = LimitsSection()
+    """How long a trial may take."""
     stack: StackSection = StackSection()
+    """Versions to plan for that are not installed here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +189,16 @@ def read_job(path: Path, found: Callable[[], Cluster]) -> Job:
     Raises:
         UserError: anything that is wrong with it, with file, key, what was got and what to do.
     """
-    file = _validated(path, _yaml(path))
+    return job_of(_yaml(path), path, found)
+
+
+def job_of(values: Mapping[str, Any], path: Path, found: Callable[[], Cluster]) -> Job:
+    """The job that these values describe; ``path`` is their file, or where it would stand.
+
+    Raises:
+        UserError: as ``read_job``.
+    """
+    file = _validated(path, values)
     cluster = _cluster(path, file, found)
     limit_bytes = _memory_limit_bytes(path, file, cluster)
     asked = {

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from tuner.cluster import Cluster, Device, Gpu
 from tuner.errors import UserError
-from tuner.job_fields import Degree, Rate, Size, Strict
+from tuner.job_fields import Degree, Rate, Size, Spelled, Strict
 from tuner.presets import CPU_NAME, cpu_rank, gpu_names_by_nearness, gpus_spelled
 from tuner.units import size_text
 
@@ -59,15 +59,25 @@ class GpuSection(Strict):
     """``cluster.gpu``: a name, or a name with numbers of its own; rates of one direction."""
 
     name: str
+    """A preset, one of its usual spellings, ``cpu`` for CPU ranks, or a name of your own."""
     memory: Size | None = None
+    """As the driver shows it."""
     fp32_tflops: Tflops = None
+    """Dense rate of matrix products; halve a datasheet's figure "with sparsity"."""
     fp16_tflops: Tflops = None
+    """The same in fp16."""
     bf16_tflops: Tflops = None
+    """The same in bf16."""
     fp8_tflops: Tflops = None
+    """The same in fp8; left out where the GPU has none."""
     memory_bandwidth: Rate | None = None
+    """Of its own memory."""
     link: Rate | None = None
+    """To the other GPUs of its node, one direction."""
     pcie: Rate | None = None
+    """To the host, one direction; 25 GB/s unless given."""
     compute_capability: Annotated[str | None, BeforeValidator(_capability)] = None
+    """CUDA's, such as 9.0; fp8 plans of some frameworks ask for it."""
 
     def tflops(self) -> Mapping[str, float]:
         """The dense rates that were given, by precision."""
@@ -82,9 +92,12 @@ class GpuSection(Strict):
 class ClusterSection(Strict):
     """``cluster``: what it is trained on."""
 
-    gpu: Annotated[GpuSection, BeforeValidator(_name_as_section)]
+    gpu: Annotated[GpuSection, BeforeValidator(_name_as_section), Spelled("a name or a section")]
+    """Which GPU: a name, or a section with numbers of its own. All are equal."""
     num_nodes: Degree = 1
+    """Nodes, all equal."""
     gpus_per_node: Annotated[Degree, BeforeValidator(_one_count)]
+    """GPUs of one node; every plan uses all of them."""
     memory: Size | None = None
     """Of one GPU; needed only to plan with less than the datasheet says."""
     link: Rate | None = None
@@ -94,6 +107,7 @@ class ClusterSection(Strict):
     rails: Degree | None = None
     """Network cards of a node."""
     nodes_per_nvlink_domain: Degree = 1
+    """Nodes whose GPUs NVLink joins: 18 in a GB200 NVL72."""
 
 
 def section_of_text(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -46,17 +47,24 @@ def _listed(value: Any) -> Any:
     return value if isinstance(value, list) or value is None else [value]
 
 
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """How a value is written in the file, in the words of the reference page."""
+
+    words: str
+
+
 Listed = BeforeValidator(_listed)
 """A list, one value, or auto (None)."""
-Size = Annotated[int, BeforeValidator(_size), Field(gt=0)]
-Seconds = Annotated[float, BeforeValidator(_time), Field(gt=0)]
-Rate = Annotated[float, BeforeValidator(_rate)]
+Size = Annotated[int, BeforeValidator(_size), Field(gt=0), Spelled("a size: `70GiB`, `480MiB`")]
+Seconds = Annotated[float, BeforeValidator(_time), Field(gt=0), Spelled("a time: `90s`, `2h`")]
+Rate = Annotated[float, BeforeValidator(_rate), Spelled("a rate: `400Gb/s`, `50GB/s`")]
 """Bytes per second; always a text with its unit, for bits and bytes are taken for each other."""
 Degree = Annotated[int, Field(ge=1, strict=True)]
 Degrees = Annotated[list[Degree] | None, Listed, Field(min_length=1)]
 
 
 class Strict(BaseModel):
-    """A section of which an unknown key is an error."""
+    """A section of which an unknown key is an error; the text under a key is its meaning."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

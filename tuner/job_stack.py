@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from packaging.version import InvalidVersion, Version
-from pydantic import BeforeValidator, create_model, model_validator
+from pydantic import BeforeValidator, Field, create_model, model_validator
 
-from tuner.job_fields import Strict
+from tuner.job_fields import Spelled, Strict
 from tuner.stack import COMPONENTS, Stack, installed_stack
 
 ABSENT = "none"
@@ -54,13 +54,21 @@ class _StackBase(Strict):
         return Stack(versions=versions)
 
 
-_VersionText = Annotated[str | None, BeforeValidator(_version)]
+_VersionText = Annotated[
+    str | None, BeforeValidator(_version), Spelled(f"a version in quotes, or {ABSENT}")
+]
 
 StackSection = create_model(
     "StackSection",
     __base__=_StackBase,
     __doc__="``stack``: the versions of every component that decides what is legal.",
-    **{name.replace("-", "_"): (_VersionText, None) for name in COMPONENTS},  # type: ignore[call-overload]  # fields by name
+    **{
+        name.replace("-", "_"): (
+            _VersionText,
+            Field(None, description=f"Of {name}; what is installed here, unless given."),
+        )
+        for name in COMPONENTS
+    },  # type: ignore[call-overload]  # fields by name
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +80,12 @@ class PlanArrays:
         """Where a knob is one of these words, shape (n,)."""
         codes = [WORDS[name].index(word) for word in words if word in WORDS[name]]
         return np.isin(self.columns[name], codes)
+
+    def options(self, name: str) -> NDArray[Any]:
+        """A knob as its options, shape (n,): texts, numbers or truth values."""
+        if name in WORDS:
+            return np.asarray(WORDS[name])[self.columns[name]]
+        return self.flags(name) if name in _FLAGS else self.ints(name)
 
     def kept(self, keep: BoolArray | IntArray) -> PlanArrays:
         """The plans where ``keep`` holds, or at these positions, in order."""

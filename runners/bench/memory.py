@@ -56,6 +56,7 @@ class CpuMemoryMeter:
         self._baseline_bytes = _proc_status_bytes("VmRSS")
         self._library_bytes = _proc_status_bytes("RssFile")
         Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM to the present VmRSS
+        self._limit_bytes = limit_bytes
         if limit_bytes is not None:
             _make_thread_stacks_small()
             ceiling = _proc_status_bytes("VmData") + limit_bytes
@@ -67,8 +68,12 @@ class CpuMemoryMeter:
         return max(0, _proc_status_bytes("VmHWM") - self._baseline_bytes - libraries)
 
     def details(self) -> dict[str, Any]:
-        """The baseline that the peak is counted from."""
-        return {"baseline_bytes": self._baseline_bytes, "allocator_retries": 0}
+        """The baseline that the peak is counted from, and the limit that is enforced."""
+        return {
+            "baseline_bytes": self._baseline_bytes,
+            "cpu_limit_bytes": self._limit_bytes,
+            "allocator_retries": 0,
+        }
 
 
 class CudaMemoryMeter:
@@ -94,6 +99,8 @@ class CudaMemoryMeter:
             "peak_allocated_bytes": torch.cuda.max_memory_allocated(self._device),
             "peak_reserved_bytes": torch.cuda.max_memory_reserved(self._device),
             "device_used_bytes": total_bytes - free_bytes,
+            "device_free_bytes": free_bytes,
+            "device_total_bytes": total_bytes,
             "device_free_at_start_bytes": self._free_at_start_bytes,
             "allocator_retries": stats.get("num_alloc_retries", 0),
         }

@@ -32,13 +32,20 @@ def run_rank(launch_path: Path, results: Path | None) -> int:
         result = _trained(LaunchFolder.read(launch_path), place, report, meters)
         report.succeed(result)
     except Exception as error:  # the one place: where a rank dies, its report is what remains
-        memory = {"peak_bytes": meters[0].peak_bytes(), **meters[0].details()} if meters else None
-        report.fail(error, memory)
+        report.fail(error, _memory_at_the_end(meters))
         traceback.print_exc()
         return 1
     if place.rank == 0:
         _print_summary(result)
     return 0
+
+
+def _memory_at_the_end(meters: list[MemoryMeter]) -> dict[str, Any] | None:
+    """None too where the device no longer answers, as after most of CUDA's errors."""
+    try:
+        return {"peak_bytes": meters[0].peak_bytes(), **meters[0].details()} if meters else None
+    except (RuntimeError, OSError, MemoryError):
+        return None
 
 
 def _trained(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
@@ -11,40 +10,30 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tuner.outcome import Phase
 
-_OOM_TEXTS = (
-    "DefaultCPUAllocator: can't allocate memory",
-    "DefaultCPUAllocator: not enough memory",
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "Cuda failure 'out of memory'",
-    "Cuda failure 2",
-    "std::bad_alloc",
-    "Cannot allocate memory",
-    "can't start new thread",
-    "Resource temporarily unavailable",
-)
-"""What allocators below torch say. The last two are pthread_create without memory for a stack,
-which RLIMIT_DATA makes likely."""
+_MESSAGE_CHARS = 4000
+_LONGEST_CHAIN = 8
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this exception, or one that it came from, is a failed allocation."""
+def raised_chain(error: BaseException) -> list[dict[str, Any]]:
+    """The exception and those that it came from, as ``runners.failure_kinds`` reads them."""
+    chain: list[dict[str, Any]] = []
     seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, (torch.OutOfMemoryError, MemoryError)):
-            return True
-        if isinstance(seen, OSError) and seen.errno == errno.ENOMEM:
-            return True
-        if any(text in str(seen) for text in _OOM_TEXTS):
-            return True
+    while seen is not None and len(chain) < _LONGEST_CHAIN:
+        chain.append(
+            {
+                "types": [_qualified(kind) for kind in type(seen).__mro__],
+                "message": str(seen).strip()[:_MESSAGE_CHARS],
+                "errno": seen.errno if isinstance(seen, OSError) else None,
+            }
+        )
         seen = seen.__cause__ or seen.__context__
-    return False
+    return chain
+
+
+def _qualified(kind: type) -> str:
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,9 +67,9 @@ class RankReport:
         self.status = "error"
         self.error = {
             "type": type(error).__name__,
-            "message": str(error).strip()[:4000],
+            "message": str(error).strip()[:_MESSAGE_CHARS],
             "traceback": "".join(traceback.format_exception(error)),
-            "out_of_memory": is_out_of_memory(error),
+            "chain": raised_chain(error),
             "at": time.time(),
             "memory": memory,
         }

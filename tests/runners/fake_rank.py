@@ -41,12 +41,14 @@ class FakeRank:
         path.with_suffix(".tmp").write_text(text)
         path.with_suffix(".tmp").replace(path)
 
-    def raise_error(self, message: str, *, out_of_memory: bool = False) -> NoReturn:
+    def raise_error(self, message: str, kind: str = "RuntimeError") -> NoReturn:
+        raised = {"types": [kind, "RuntimeError", "Exception"], "message": message, "errno": None}
         error = {
-            "type": "RuntimeError",
+            "type": kind.rpartition(".")[2],
             "message": message,
-            "out_of_memory": out_of_memory,
+            "chain": [raised],
             "at": time.time(),
+            "memory": None,
         }
         self.report(self.phase, "error", error=error)
         os._exit(1)
@@ -77,10 +79,13 @@ class FakeRank:
             "succeed": self.succeed,
             "raise": lambda: self.raise_error("the shapes do not fit"),
             "lose-peer": lambda: self.raise_error("Connection closed by peer"),
-            "out-of-memory": lambda: self.raise_error("CUDA out of memory", out_of_memory=True),
+            "out-of-memory": lambda: self.raise_error(
+                "CUDA out of memory", "torch.OutOfMemoryError"
+            ),
             "outlive-rank-0": self.outlive_rank_0,
             "orphan": self.leave_a_grandchild,
             "say-bad-alloc": self.say_bad_alloc,
+            "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
             "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
             "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
             "abort": lambda: os.kill(os.getpid(), signal.SIGABRT),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runners.diagnosis import RankEnd, outcome_of_ranks, stuck_ranks
-from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, TimedOut
+from tuner.outcome import Failed, Measured, Outcome, Phase, TimedOut
 
 
 def end(rank: int, phase: str = "model", *, code: int | None = None, **more: Any) -> RankEnd:
@@ -16,14 +16,15 @@ def end(rank: int, phase: str = "model", *, code: int | None = None, **more: Any
     return RankEnd(rank=rank, report=report, exit_code=code, **more)
 
 
-def raised(rank: int, at: float, message: str = "no", phase: str = "model", **more: Any) -> RankEnd:
-    error = {"type": "ValueError", "message": message, "out_of_memory": False, "at": at} | more
+def raised(rank: int, at: float, message: str = "no", phase: str = "model") -> RankEnd:
+    chain = [{"types": ["RuntimeError", "Exception"], "message": message, "errno": None}]
+    error = {"type": "ValueError", "message": message, "chain": chain, "at": at, "memory": None}
     report = {"phase": phase, "status": "error", "error": error}
     return RankEnd(rank=rank, report=report, exit_code=1, ended_at=at + 0.1)
 
 
-def of(*ends: RankEnd, timed_out: TimedOut | None = None, oom_killed: bool = False) -> Outcome:
-    return outcome_of_ranks(ends, timed_out=timed_out, oom_killed=oom_killed)
+def of(*ends: RankEnd, timed_out: TimedOut | None = None) -> Outcome:
+    return outcome_of_ranks(ends, timed_out=timed_out)
 
 
 def test_the_earliest_of_two_errors_counts_whatever_the_rank() -> None:
@@ -35,10 +36,6 @@ def test_a_message_is_put_on_one_line() -> None:
     failed = of(raised(0, 1.0, "one\n  two\n"))
     assert isinstance(failed, Failed)
     assert failed.message == "one two"
-
-
-def test_an_error_marked_as_failed_allocation_is_out_of_memory() -> None:
-    assert isinstance(of(raised(0, 1.0, out_of_memory=True)), OutOfMemory)
 
 
 @pytest.mark.parametrize("peer_complains_at", [9.9, 10.2])
@@ -59,18 +56,6 @@ def test_a_library_that_aborts_after_a_peers_error_is_not_the_cause() -> None:
     failed = of(end(0, code=-signal.SIGABRT, ended_at=10.0), raised(1, 9.95))
     assert isinstance(failed, Failed)
     assert failed.rank == 1
-
-
-def test_a_sigkill_while_the_kernel_killed_for_memory_is_out_of_memory() -> None:
-    killed = end(1, code=-signal.SIGKILL, ended_at=10.0)
-    assert isinstance(of(end(0), killed, oom_killed=True), OutOfMemory)
-    assert isinstance(of(end(0), killed, oom_killed=False), Failed)
-
-
-def test_last_words_of_an_allocator_are_out_of_memory() -> None:
-    said = "terminate called after throwing an instance of 'std::bad_alloc'"
-    out = of(end(0, code=-signal.SIGABRT, ended_at=1.0, log_tail=said))
-    assert out == OutOfMemory(rank=0, phase=Phase.MODEL, message=said)
 
 
 def test_an_error_outweighs_the_time_limit_that_ended_the_others() -> None:

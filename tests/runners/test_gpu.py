@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from runners.bench.memory import CudaMemoryMeter, memory_meter
-from runners.bench.rank_report import is_out_of_memory
+from runners.bench.rank_report import raised_chain
+from runners.failure_kinds import FailureKind, Raised, failure_kind
 from runners.local_runner import LocalRunner
 from tests.tiny_job import tiny_workload
 from tuner.cluster import Cluster, Device, Gpu
@@ -72,7 +73,8 @@ def test_the_limit_makes_a_larger_allocation_fail(device: torch.device) -> None:
     with pytest.raises(torch.OutOfMemoryError) as failed:
         torch.zeros(256 * MIB, dtype=torch.uint8, device=device)
     assert kept.is_cuda
-    assert is_out_of_memory(failed.value)
+    chain = [Raised.from_record(record) for record in raised_chain(failed.value)]
+    assert failure_kind(chain, None) is FailureKind.OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize("backend", Backend)

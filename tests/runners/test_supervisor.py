@@ -150,6 +150,13 @@ def test_a_rank_that_is_done_but_does_not_end_is_timed_out(tmp_path: Path) -> No
     assert timed_out == TimedOut(ranks=(0,), phase=Phase.DONE, limit_s=0.5)
 
 
+def test_a_rank_that_is_stopped_is_named_at_once(tmp_path: Path) -> None:
+    limits_s = NO_LIMITS | {Phase.MODEL: 15.0}
+    failed = outcome(tmp_path, "hang", "stop", limits_s=limits_s)
+    assert isinstance(failed, Failed)
+    assert (failed.rank, failed.error, failed.infrastructure) == (1, "SIGSTOP", True)
+
+
 def test_a_hang_is_named_by_the_rank_that_is_furthest_behind(tmp_path: Path) -> None:
     limits_s = NO_LIMITS | {Phase.STEPS: 0.5, Phase.FIRST_STEP: 0.5}
     timed_out = outcome(tmp_path, "steps:hang", "first_step:hang", limits_s=limits_s)

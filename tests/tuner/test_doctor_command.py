@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runners.machine_facts import Imported, MachineFacts, RayFacts, machine_facts
-from runners.nvidia_devices import NvidiaDevice, NvidiaDriver
+from runners.nvidia_devices import DeviceProcess, NvidiaDevice, NvidiaDriver
 from tuner.cli import doctor_command
 from tuner.cli.doctor_checks import Check, Status, can_run
 from tuner.cli.doctor_command import findings
@@ -24,7 +24,7 @@ H100 = NvidiaDevice(
     memory_bytes=81559 * 1024**2,
     free_bytes=81000 * 1024**2,
     split=False,
-    process_ids=(),
+    processes=(),
 )
 TORCH_GPU: dict[str, Any] = {
     "import_s": 3.0,
@@ -101,6 +101,10 @@ def with_gpu(device: NvidiaDevice = H100, torch: dict[str, Any] = TORCH_GPU) -> 
 
 
 GPU_BOX = with_gpu()
+
+
+def held_by(*process_ids: int) -> tuple[DeviceProcess, ...]:
+    return tuple(DeviceProcess(process_id=number, memory_bytes=None) for number in process_ids)
 
 
 def named(facts: MachineFacts, name: str) -> Check:
@@ -188,7 +192,7 @@ NOTED: list[tuple[str, MachineFacts, str, str]] = [
     (
         "a GPU in use",
         replace(
-            with_gpu(replace(H100, free_bytes=40 * GIB, process_ids=(17, 18))),
+            with_gpu(replace(H100, free_bytes=40 * GIB, processes=held_by(17, 18))),
             processes={17: "python of root"},
         ),
         "GPU 0",

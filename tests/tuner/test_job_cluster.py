@@ -195,7 +195,7 @@ def devices(*products: str) -> tuple[NvidiaDevice, ...]:
             memory_bytes=81559 * 1024**2,
             free_bytes=81559 * 1024**2,
             split=False,
-            process_ids=(),
+            processes=(),
         )
         for index, product in enumerate(products)
     )

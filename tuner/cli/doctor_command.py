@@ -21,6 +21,8 @@ _MARKS = {
     Status.PROBLEM: "[bold red]problem[/bold red]",
 }
 
+EXAMPLE = "paratune doctor"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune doctor``."""

@@ -48,13 +48,17 @@ _OWN_BACKEND = {
 _LISTING = ".emitted.json"
 """Names of the files that emit wrote into a folder."""
 
+EXAMPLE = "paratune emit studies/tiny-cpu --format torchrun"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune emit``."""
     parser.add_argument(
         "source", type=Path, metavar="STUDY|JOB.yaml", help="a study folder, or a job with --plan"
     )
-    parser.add_argument("--format", required=True, type=Format, choices=tuple(Format), metavar="F")
+    parser.add_argument(
+        "--format", required=True, choices=[str(one) for one in Format], help="of which tool"
+    )
     parser.add_argument("--trial", type=int, metavar="N", help="of the study; the fastest if left")
     parser.add_argument("--plan", metavar="k=v,...", help="of a job: any legal plan")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to; said at the end")
@@ -63,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """0 with files written, 1 where no trial has trained."""
-    form: Format = options.format
+    form = Format(options.format)
     from_study = options.source.is_dir()
     _check_source(options, from_study=from_study)
     if from_study:

@@ -24,12 +24,17 @@ from tuner.plan import ParallelPlan
 from tuner.plan_arrays import PlanArrays
 from tuner.units import count_text, size_text, time_text
 
+EXAMPLE = (
+    "paratune explain examples/llama-3-8b-8xh100.yaml "
+    "--plan backend=pytorch,zero_stage=3,recompute=full,precision=bf16"
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune explain``."""
-    parser.add_argument("job", type=Path, metavar="JOB.yaml")
+    parser.add_argument("job", type=Path, metavar="JOB.yaml", help="the job file")
     parser.add_argument(
-        "--plan", required=True, metavar="k=v,...", help="e.g. backend=megatron,tp=4,pp=2"
+        "--plan", required=True, metavar="k=v,...", help="a plan; knobs left out at their defaults"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.status import Status
@@ -40,7 +40,25 @@ def outcome_text(outcome: Outcome) -> str:
 class LiveView(StudyListener):
     """Progress on stderr: trial, phase, best so far, time left."""
 
-    def __init__(self, budget: Budget, limit_bytes: int, *, num_done: int, quiet: bool) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        limit_bytes: int,
+        *,
+        num_done: int,
+        quiet: bool,
+        root_lines: Callable[[Trial], Sequence[str]] = lambda _: (),
+    ) -> None:
+        """Prints nothing yet.
+
+        Args:
+            budget: of the study.
+            limit_bytes: what a rank may allocate.
+            num_done: trials of earlier runs.
+            quiet: print nothing at all.
+            root_lines: what the rank that failed first said, to be shown below its trial.
+        """
+        self._root_lines = root_lines
         self._console = Console(stderr=True, quiet=quiet, highlight=False)
         self._budget = budget
         self._limit_bytes = limit_bytes
@@ -74,6 +92,8 @@ class LiveView(StudyListener):
             f"{outcome_text(trial.outcome)}  ({time_text(trial.wall_s)})",
             soft_wrap=True,
         )
+        for line in self._root_lines(trial):
+            self._console.print(f"        | {line}", soft_wrap=True, markup=False)
         if not self._console.is_terminal:
             self._console.print(f"        {self._tail}", soft_wrap=True)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
-from collections.abc import Sequence
-from importlib.metadata import version
+from collections.abc import Mapping, Sequence
 
 from tuner.cli import (
     doctor_command,
@@ -20,12 +18,13 @@ from tuner.cli import (
     tune_command,
     verify_command,
 )
+from tuner.cli.parser import Command, PlainParser, command_parser
 from tuner.errors import UserError
 
 FOUND, NOTHING_RAN, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes of every command."""
 
-_COMMANDS = {
+_COMMANDS: Mapping[str, Command] = {
     "tune": tune_command,
     "plans": plans_command,
     "explain": explain_command,
@@ -42,8 +41,8 @@ _COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; its exit code: 0 found, 1 nothing ran or fits, 2 wrong input, 130 Ctrl-C."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
-    options = _parser().parse_args(arguments)
     try:
+        options = parser().parse_args(arguments)
         return int(_COMMANDS[options.command].run(options))
     except UserError as error:
         print(f"paratune: {error}", file=sys.stderr)
@@ -59,15 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FOUND
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="paratune",
-        description="Finds the fastest way to train a model on given GPUs, by measuring.",
-    )
-    parser.add_argument("--version", action="version", version=f"paratune {version('paratune')}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in _COMMANDS.items():
-        summary = (module.__doc__ or "").splitlines()[0]
-        command = commands.add_parser(name, help=summary, description=summary)
-        module.add_arguments(command)
-    return parser
+def parser() -> PlainParser:
+    """The parser of all commands."""
+    return command_parser(_COMMANDS)

@@ -18,11 +18,15 @@ from tuner.cli.advice import Change, helpful_changes, nothing_fits, nothing_lega
 from tuner.cli.setting import Planned, planned
 from tuner.units import size_text, time_text
 
+EXAMPLE = "paratune plans examples/llama-3-8b-8xh100.yaml --top 5"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune plans``."""
-    parser.add_argument("job", type=Path, metavar="JOB.yaml")
-    parser.add_argument("--top", type=_count, default=20, help="how many plans to show (20)")
+    parser.add_argument("job", type=Path, metavar="JOB.yaml", help="the job file")
+    parser.add_argument(
+        "--top", type=_count, default=20, metavar="N", help="plans to show; default 20"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
@@ -36,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     """0 when a plan is predicted to fit, 1 when none does, 2 when what is pinned is illegal."""
     job = planned(options.job)
     changes = () if job.num_fitting else helpful_changes(job.job)
-    shown = _ranked(job)[: options.top]
+    shown = ranked(job)[: options.top]
     if options.json:
         print(json.dumps(_document(job, shown, changes)))
     elif len(job.space.plans):
@@ -50,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _ranked(job: Planned) -> NDArray[np.int64]:
+def ranked(job: Planned) -> NDArray[np.int64]:
     """Positions of the legal plans: those that fit first, the fastest first."""
     predicted = job.predicted
     if predicted is None:

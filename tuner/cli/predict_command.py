@@ -36,10 +36,12 @@ from tuner.plan_arrays import BoolArray, PlanArrays
 from tuner.sweep_table import SweepGroup, SweepTable, read_sweep
 from tuner.units import size_text, time_text
 
+EXAMPLE = "paratune predict sweep.csv --calibrate 5"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune predict``."""
-    parser.add_argument("table", type=Path, metavar="TABLE.csv")
+    parser.add_argument("table", type=Path, metavar="TABLE.csv", help="a recorded sweep")
     parser.add_argument(
         "--calibrate",
         type=int,

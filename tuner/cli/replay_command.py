@@ -28,16 +28,26 @@ from tuner.units import size_text, time_text
 
 _TRIALS = 30
 
+EXAMPLE = "paratune replay sweep.csv --where gpus=64 --trials 20"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune replay``."""
-    parser.add_argument("table", type=Path, metavar="TABLE.csv")
+    parser.add_argument("table", type=Path, metavar="TABLE.csv", help="a recorded sweep")
     parser.add_argument(
         "--where", default="", metavar="K=V,...", help="only the rows with these cells"
     )
-    parser.add_argument("--sampler", choices=SAMPLERS, default="plan")
-    parser.add_argument("--trials", type=_positive, default=_TRIALS, help="rows of each workload")
-    parser.add_argument("--seed", type=int, default=0, help="of the sampler")
+    parser.add_argument("--sampler", choices=SAMPLERS, default="plan", help="default: plan")
+    parser.add_argument(
+        "--trials",
+        type=_positive,
+        default=_TRIALS,
+        metavar="N",
+        help="rows of each workload; default 30",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="of the sampler; default 0"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document a workload")
 
 

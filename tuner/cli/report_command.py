@@ -28,6 +28,8 @@ from tuner.cli.report_extras import report_extras
 from tuner.errors import UserError
 from tuner.study_folder import StudyFolder, write_atomically
 
+EXAMPLE = "paratune report studies/tiny-cpu"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune report``."""

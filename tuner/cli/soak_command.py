@@ -23,11 +23,15 @@ from tuner.units import parsed_seconds, size_text
 _MOST_STEPS = 10**7
 _NEVER_PRECISE = 1e-12
 
+EXAMPLE = "paratune soak studies/tiny-cpu --time 2m"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune soak``."""
     parser.add_argument("study", type=Path, metavar="STUDY", help="a study folder")
-    parser.add_argument("--time", default="10m", help="of the steps: 90s, 10m, 1h (default 10m)")
+    parser.add_argument(
+        "--time", default="10m", metavar="T", help="of the steps: 90s, 10m, 1h; default 10m"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 

@@ -1,4 +1,4 @@
-"""A study: real training steps of the plans worth trying; run again = resume."""
+"""Finds the fastest plan by real training steps; the same command again goes on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tuner.cli.kept_study import RUNNERS, KeptStudy, RunnerChoice, run_record, r
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import job_sampler
 from tuner.cli.report_extras import report_extras
+from tuner.cli.root_traceback import root_traceback
 from tuner.cli.setting import Planned, default_plans, planned
 from tuner.cli.verify_command import verified_winner
 from tuner.errors import UserError
@@ -44,43 +46,77 @@ from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder
 from tuner.units import parsed_seconds
 
+EXAMPLE = "paratune tune examples/tiny-cpu.yaml --runner local --trials 6"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune tune``."""
-    parser.add_argument("job", type=Path, metavar="JOB.yaml")
-    parser.add_argument("--study", type=Path, metavar="DIR", help="studies/NAME-OF-THE-JOB")
-    parser.add_argument("--trials", type=_positive, help="trials in all, over all runs")
-    parser.add_argument("--time", type=_seconds, help="of this run: 90s, 30m, 2h")
-    parser.add_argument("--sampler", choices=SAMPLERS, default="plan")
-    parser.add_argument("--runner", choices=RUNNERS, default="ray")
-    parser.add_argument("--ray-address", metavar="A", help="of a running cluster; else a local Ray")
+    parser.add_argument("job", type=Path, metavar="JOB.yaml", help="the job file")
     parser.add_argument(
+        "--study",
+        type=Path,
+        metavar="DIR",
+        help="where to keep it; default studies/NAME-OF-THE-JOB",
+    )
+    parser.add_argument(
+        "--ray-address", metavar="A", help="of a running cluster; else a local Ray is started"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="show what the first trial would start; start nothing",
+    )
+    add_study_options(parser)
+
+
+def add_study_options(parser: argparse.ArgumentParser) -> None:
+    """What a study may be told wherever it runs."""
+    _add_search(parser.add_argument_group("the search"))
+    run = parser.add_argument_group("its trials")
+    run.add_argument("--runner", choices=RUNNERS, default="ray", help="default: ray")
+    run.add_argument(
         "--no-warm-pool", action="store_true", help="every rank starts anew and imports by itself"
     )
-    parser.add_argument("--storage", metavar="URL", help="an Optuna storage instead of the journal")
-    parser.add_argument(
-        "--baseline", type=Path, metavar="FILE", help="what you run now, tried first: see the docs"
-    )
-    parser.add_argument(
-        "--baseline-arguments",
-        type=Path,
-        metavar="FILE",
-        help='Hugging Face TrainingArguments that fill in "auto" and the micro-batch',
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the sampler")
-    parser.add_argument(
+    run.add_argument(
         "--no-verify", action="store_true", help="do not hold the winner's losses against one rank"
     )
-    parser.add_argument(
+    _add_baseline(parser.add_argument_group("what you run now"))
+    output = parser.add_argument_group("what is shown")
+    output.add_argument("--quiet", action="store_true", help="no progress")
+    output.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def _add_search(group: Any) -> None:
+    group.add_argument(
+        "--trials", type=_positive, metavar="N", help="in all, over all runs; default: the job's"
+    )
+    group.add_argument(
+        "--time", type=_seconds, metavar="T", help="of this run: 90s, 30m, 2h; default: the job's"
+    )
+    group.add_argument("--sampler", choices=SAMPLERS, default="plan", help="default: plan")
+    group.add_argument("--seed", type=int, default=0, metavar="S", help="of the sampler; default 0")
+    group.add_argument(
+        "--storage", metavar="URL", help="an Optuna storage instead of the folder's journal"
+    )
+    group.add_argument(
         "--warm-start",
         type=Path,
         action="append",
         metavar="FILE_OR_STUDY",
         help="a measured table (CSV) or study folder of the same model and cluster to learn from",
     )
-    parser.add_argument("--dry-run", action="store_true", help="show what the first trial starts")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def _add_baseline(group: Any) -> None:
+    group.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="its configuration, tried first: see the docs"
+    )
+    group.add_argument(
+        "--baseline-arguments",
+        type=Path,
+        metavar="FILE",
+        help='Hugging Face TrainingArguments that fill in "auto" and the micro-batch',
+    )
 
 
 def _positive(text: str) -> int:
@@ -100,7 +136,11 @@ def run(options: argparse.Namespace) -> int:
     """0 with a winner, 1 when nothing ran, 130 when interrupted (state is saved)."""
     if options.ray_address is not None and options.runner != "ray":
         raise UserError(f"--ray-address needs --runner ray, got --runner {options.runner}")
-    job = planned(options.job, options.ray_address)
+    return tuned(planned(options.job, options.ray_address), options)
+
+
+def tuned(job: Planned, options: argparse.Namespace) -> int:
+    """The study of a job that has been read; ``options.job`` is what messages call it."""
     if not len(job.space.plans):
         changes = helpful_changes(job.job)
         print(f"paratune: {options.job}: {nothing_legal(job, changes)}", file=sys.stderr)
@@ -209,7 +249,13 @@ def _studied(
         time_s=options.time if options.time is not None else job.job.time_s,
     )
     num_done = len(folder.trials())
-    view = LiveView(budget, job.job.memory_limit_bytes, num_done=num_done, quiet=options.quiet)
+    view = LiveView(
+        budget,
+        job.job.memory_limit_bytes,
+        num_done=num_done,
+        quiet=options.quiet,
+        root_lines=partial(root_traceback, folder),
+    )
     sampler = job_sampler(
         job, options.sampler, seed=options.seed, warm_start=options.warm_start or ()
     )

@@ -23,6 +23,8 @@ from tuner.workload import Workload
 
 _STEPS = Measurement(warmup_steps=1, steps=2)
 
+EXAMPLE = "paratune verify studies/tiny-cpu"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``paratune verify``."""
