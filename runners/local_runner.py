@@ -9,7 +9,7 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from queue import SimpleQueue
+from queue import LifoQueue
 
 from runners.backends.launch import launch_for
 from runners.nvidia_devices import VISIBLE, nvidia_driver, visible_devices
@@ -62,7 +62,7 @@ class LocalRunner:
         self._slots = slots or Slots()
         self._pool = WarmPool() if self._slots.warm else None
         self._running = RunningTrials()
-        self._free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
+        self._free: LifoQueue[Mapping[str, str]] = LifoQueue()
         for env in _slot_environments(cluster, self._slots.count):
             self._free.put(env)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import LifoQueue
 
 from runners.ray_session import one_line, ray_session  # sets what Ray reads when it is imported
 
@@ -71,7 +71,7 @@ class RayRunner:
         self._slots = slots or Slots()
         self._running = RunningTrials()
         self._all = tuple(_Slot() for _ in range(self._slots.count))
-        self._free: SimpleQueue[_Slot] = SimpleQueue()
+        self._free: LifoQueue[_Slot] = LifoQueue()
         for slot in self._all:
             self._free.put(slot)
         ray_session(address, cluster, self.num_slots)
