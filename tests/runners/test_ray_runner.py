@@ -22,6 +22,7 @@ from ray.util.placement_group import placement_group_table
 from runners import ray_runner as ray_runner_module
 from runners.bench.warm_process import NO_TOKEN, TOKEN_VARIABLE
 from runners.ray_runner import RayRunner
+from tests.ray_nodes import listening_hosts
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
@@ -108,6 +109,12 @@ def supervisors() -> set[str]:
 def placed_groups() -> list[str]:
     groups = placement_group_table().values()
     return [group["state"] for group in groups if group["state"] != "REMOVED"]
+
+
+def test_the_ray_of_this_machine_listens_on_loopback_alone(runner: RayRunner) -> None:
+    assert listening_hosts([psutil.Process(), *psutil.Process().children(recursive=True)]) == [
+        "127.0.0.1"
+    ]
 
 
 def test_a_plan_is_measured_and_its_files_come_back(runner: RayRunner, tmp_path: Path) -> None:

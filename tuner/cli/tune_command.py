@@ -18,6 +18,7 @@ from reports.terminal import answer_panel, trials_table
 from reports.write import write_reports
 from runners.backends.launch import launch_for
 from runners.environment import environment_facts
+from runners.ray_cluster import ray_nodes
 from tuner.cli.advice import helpful_changes, nothing_fits, nothing_legal
 from tuner.cli.baseline import (
     Document,
@@ -27,6 +28,7 @@ from tuner.cli.baseline import (
     with_baseline,
 )
 from tuner.cli.baseline_changes import explained
+from tuner.cli.cluster_room import check_room
 from tuner.cli.finals_stage import run_finals
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.kept_study import RUNNERS, KeptStudy, RunnerChoice, run_record, runner_named
@@ -150,6 +152,9 @@ def tuned(job: Planned, options: argparse.Namespace) -> int:
         return _dry_run(job, baseline)
     if options.runner != "simulated":
         _check_stack(options.job, job.job)
+    if options.ray_address is not None and job.job.resolved["cluster"] != "auto":
+        nodes = ray_nodes(options.ray_address)
+        check_room(job.job.cluster, nodes, named=f"{options.job}: cluster")
     folder = StudyFolder(options.study or Path("studies") / options.job.stem)
     folder.create()
     with folder.locked():
@@ -251,7 +256,6 @@ def _studied(
     num_done = len(folder.trials())
     view = LiveView(
         budget,
-        job.job.memory_limit_bytes,
         num_done=num_done,
         quiet=options.quiet,
         root_lines=partial(root_traceback, folder),

@@ -16,6 +16,7 @@ from tuner.samplers.acquisition import Proposal, proposal
 from tuner.samplers.candidates import Candidates
 from tuner.samplers.evidence import BoolArray, Evidence, IntArray
 from tuner.samplers.plan_belief import Belief
+from tuner.units import time_text
 
 MEMORY_ATTR = "peak_memory_bytes"
 """User attribute of a told trial: peak bytes of the fullest rank."""
@@ -155,10 +156,7 @@ class PlanSampler(optuna.samplers.BaseSampler):
         known = self._with_earlier(evidence)
         best = float(evidence.seconds.min()) if len(evidence.seconds) else None
         chosen = proposal(self._belief.outlook(known, left), best, self._tie_break)
-        if best is None:
-            self.reason = f"the fastest by prediction, fits with probability {chosen.fit:.0%}"
-        else:
-            self.reason = f"expected gain {chosen.gain:.1%}, fits with probability {chosen.fit:.0%}"
+        self.reason = _reason(chosen, best)
         return chosen
 
     def _asked_for(self, evidence: Evidence, left: BoolArray) -> Proposal | None:
@@ -217,6 +215,19 @@ class PlanSampler(optuna.samplers.BaseSampler):
             peak_bytes=float(peak) if peak else None,
             out_of_memory=bool(trial.user_attrs.get(OOM_ATTR)),
         )
+
+
+def _reason(chosen: Proposal, best_s: float | None) -> str:
+    """What is hoped for of a proposal, in a sentence for people."""
+    expected = f"{time_text(chosen.seconds)} a step, give or take {chosen.spread:.0%}"
+    fit = f"{chosen.fit:.0%} likely to fit"
+    if best_s is None:
+        return f"the fastest by prediction ({expected}), {fit}"
+    if chosen.seconds < best_s:
+        return f"expected to be faster than the best ({expected}; gain {chosen.gain:.1%}), {fit}"
+    return (
+        f"uncertain enough to be faster than the best ({expected}; gain {chosen.gain:.1%}), {fit}"
+    )
 
 
 def _evidence_of(told: Sequence[Told], running: Sequence[int]) -> Evidence:
