@@ -16,7 +16,7 @@ from runners.local_runner import LOOPBACK
 from runners.node_supervisor import NodeFacts, NodeSupervisor
 from runners.ray_session import one_line
 from tuner.cluster import Cluster, Device
-from tuner.runner import TrialStoppedError
+from tuner.runner import Stopped
 
 CALL_LIMIT_S = 60.0
 """For a supervisor to start (a Python process with our imports) and for each short call to it."""
@@ -55,10 +55,9 @@ class HeldNodes:
 
         Raises:
             RuntimeError: they are not there within the limit, or run another paratune.
-            TrialStoppedError: nobody waits any more.
+            Stopped: nobody waits any more.
         """
-        gpus = {"GPU": cluster.gpus_per_node} if cluster.gpu.device is Device.CUDA else {}
-        bundle = {**gpus, "CPU": 1}
+        bundle = _bundle(cluster)
         strategy = "STRICT_PACK" if cluster.num_nodes == 1 else "STRICT_SPREAD"
         group = placement_group([bundle] * cluster.num_nodes, strategy=strategy)
         try:
@@ -87,6 +86,23 @@ class HeldNodes:
         remove_placement_group(self._group)
 
 
+def most_at_once(cluster: Cluster) -> int:
+    """How many trials this Ray can hold side by side, when nobody else uses it."""
+    bundle = _bundle(cluster)
+    has = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    fitting = [min(int(node.get(n, 0) // each) for n, each in bundle.items()) for node in has]
+    most = 0
+    while sum(min(count, most + 1) for count in fitting) >= (most + 1) * cluster.num_nodes:
+        most += 1
+    return most
+
+
+def _bundle(cluster: Cluster) -> Mapping[str, int]:
+    """What a trial takes of each of its nodes."""
+    gpus = {"GPU": cluster.gpus_per_node} if cluster.gpu.device is Device.CUDA else {}
+    return {**gpus, "CPU": 1}
+
+
 def _await_group(
     group: Any,
     bundle: Mapping[str, int],
@@ -97,7 +113,7 @@ def _await_group(
     deadline = time.monotonic() + limit_s
     while not group.wait(_LOOK_S):
         if stopped():
-            raise TrialStoppedError("the trial was stopped while it waited for its nodes")
+            raise Stopped
         if time.monotonic() > deadline:
             raise RuntimeError(
                 f"the trial needs {num_nodes} Ray node(s) with {dict(bundle)} free on each, which "

@@ -18,11 +18,12 @@ import ray
 
 from runners.backends.launch import launch_for
 from runners.local_runner import with_second_attempt
-from runners.ray_nodes import HeldNodes
+from runners.ray_nodes import HeldNodes, most_at_once
 from runners.ray_trial import RayTrial
 from runners.running_trials import RunningTrials
 from tuner.cluster import Cluster
-from tuner.launch import LaunchSpec, Measurement
+from tuner.errors import UserError
+from tuner.launch import LaunchSpec, Measurement, Settings
 from tuner.outcome import Outcome, Phase
 from tuner.plan import ParallelPlan
 from tuner.runner import PhaseListener, Slots
@@ -61,12 +62,14 @@ class RayRunner:
         """Starts Ray on this machine, or connects to a running one.
 
         Raises:
-            UserError: nothing answers at the address, or the cluster needs one and has none.
+            UserError: nothing answers at the address, the cluster needs one and has none, or it
+                is too small for the slots.
             RuntimeError: Ray does not start.
         """
         self._workload = workload
         self._cluster = cluster
         self.measurement = measurement
+        self.settings: Settings = ()
         self._limits_s = limits_s
         self._slots = slots or Slots()
         self._running = RunningTrials()
@@ -75,6 +78,12 @@ class RayRunner:
         for slot in self._all:
             self._free.put(slot)
         ray_session(address, cluster, self.num_slots)
+        if self.num_slots > 1 and (most := most_at_once(cluster)) < self.num_slots:
+            ray.shutdown()
+            raise UserError(
+                f"--parallel must be at most {most} on this Ray, got {self.num_slots}: each trial "
+                f"needs {cluster.num_nodes} x {cluster.gpus_per_node} devices of its own"
+            )
 
     @property
     def num_slots(self) -> int:
@@ -83,7 +92,7 @@ class RayRunner:
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What ``run`` would start."""
-        return launch_for(plan, self._workload, self._cluster, self.measurement)
+        return launch_for(plan, self._workload, self._cluster, self.measurement, self.settings)
 
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """Tries the plan once; once more where a node, or a supervisor, was lost."""
