@@ -72,6 +72,7 @@ def test_the_examples_of_the_help_run(
         (["emit", "x", "--format", "megatrn"], "got 'megatrn'; did you mean megatron?"),
         (["plans", "x", "y"], "'y' is one argument too many"),
         (["tune"], "paratune: JOB.yaml must be given"),
+        (["predict", "x", "--calibrate", "y"], "--calibrate must be a whole number, got 'y'"),
         (["tune", "x", "--trials", "0"], "--trials must be a whole number above 0, got '0'"),
     ],
 )
