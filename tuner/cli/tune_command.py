@@ -35,7 +35,14 @@ from tuner.cli.cluster_room import check_room
 from tuner.cli.finals_stage import run_finals
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.interrupts import ends_in_order
-from tuner.cli.kept_study import RUNNERS, KeptStudy, run_record, runner_named, with_settings
+from tuner.cli.kept_study import (
+    RUNNERS,
+    KeptStudy,
+    RunnerChoice,
+    run_record,
+    runner_named,
+    with_settings,
+)
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import job_sampler
 from tuner.cli.report_extras import report_extras
@@ -46,7 +53,7 @@ from tuner.cli.verify_command import verified_winner
 from tuner.errors import UserError
 from tuner.job import Job
 from tuner.outcome import Measured
-from tuner.runner import Runner
+from tuner.runner import Slots
 from tuner.samplers.registry import SAMPLERS
 from tuner.stack import COMPONENTS, installed_stack
 from tuner.study import Budget, Study, StudyEnd
@@ -83,6 +90,9 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
     _add_search(parser.add_argument_group("the search"))
     run = parser.add_argument_group("its trials")
     run.add_argument("--runner", choices=RUNNERS, default="ray", help="default: ray")
+    run.add_argument(
+        "--no-warm-pool", action="store_true", help="every rank starts anew and imports by itself"
+    )
     run.add_argument(
         "--no-verify", action="store_true", help="do not hold the winner's losses against one rank"
     )
@@ -301,14 +311,16 @@ def _studied(
         job, options.sampler, seed=options.seed, warm_start=options.warm_start or ()
     )
     runner = runner_named(
-        options.runner,
+        RunnerChoice(
+            name=options.runner,
+            ray_address=options.ray_address,
+            slots=Slots(count=options.parallel, warm=not options.no_warm_pool),
+        ),
         job.job.workload,
         job.job.cluster,
         job.job.measurement,
         job.job.phase_limits_s,
-        address=options.ray_address,
     )
-    _check_slots(options, runner)
     with_settings(runner, baseline_settings(baseline))
     study = Study(
         space=job.space,
@@ -333,16 +345,6 @@ def _studied(
     finally:
         view.stop()
         runner.close()
-
-
-def _check_slots(options: argparse.Namespace, runner: Runner) -> None:
-    if options.parallel > runner.num_slots:
-        runner.close()
-        raise UserError(
-            f"--parallel must be at most {runner.num_slots} with --runner {options.runner}, got "
-            f"{options.parallel}: trials side by side need devices of their own, so a Ray cluster "
-            "(--ray-address) with as many times the nodes that the job's cluster has"
-        )
 
 
 def _with_finals(
