@@ -11,7 +11,7 @@ from tuner.errors import UserError
 from tuner.launch import LaunchSpec, Measurement
 from tuner.outcome import Measured, Outcome, OutOfMemory, Phase, Source
 from tuner.plan import ParallelPlan
-from tuner.runner import PhaseListener
+from tuner.runner import PhaseListener, Slots
 from tuner.study_folder import launch_folder, write_launch_files
 from tuner.units import size_text
 from tuner.workload import Workload
@@ -20,7 +20,14 @@ from tuner.workload import Workload
 class SimulatedRunner:
     """Answers from the cost model; to try the search itself, or without any GPU."""
 
-    def __init__(self, workload: Workload, cluster: Cluster, measurement: Measurement) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        measurement: Measurement,
+        *,
+        slots: Slots | None = None,
+    ) -> None:
         if workload.shape is None:
             raise UserError(
                 "--runner simulated needs a model given by its config.json, got "
@@ -29,6 +36,12 @@ class SimulatedRunner:
         self._workload = workload
         self._cluster = cluster
         self.measurement = measurement
+        self._num_slots = slots.count if slots is not None else 1
+
+    @property
+    def num_slots(self) -> int:
+        """Trials that may run side by side; each takes no time."""
+        return self._num_slots
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What a real runner would start."""
@@ -59,6 +72,9 @@ class SimulatedRunner:
             peak_memory_bytes_by_rank=(peak_bytes,) * self._cluster.num_gpus,
             source=Source.SIMULATED,
         )
+
+    def stop(self) -> None:
+        """Nothing goes on for long enough to be stopped."""
 
     def close(self) -> None:
         """Nothing is held."""

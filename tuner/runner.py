@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -22,8 +23,27 @@ class AdjustableRunner(Protocol):
     """How the next trial is measured; may be set between trials."""
 
 
+class TrialStoppedError(Exception):
+    """The trial was ended by ``Runner.stop``: nothing is known of its plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """How trials are started."""
+
+    count: int = 1
+    """So many may run side by side, each on ranks of its own."""
+    warm: bool = True
+    """Ranks are forked from processes that have done the imports; False: all start anew."""
+
+
 class Runner(Protocol):
-    """Carries plans out, one at a time."""
+    """Carries plans out, as many at a time as it has slots."""
+
+    @property
+    def num_slots(self) -> int:
+        """So many threads may be in ``run`` at once."""
+        ...
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What ``run`` would start; starts nothing."""
@@ -37,7 +57,12 @@ class Runner(Protocol):
 
         Raises:
             RuntimeError: the runner itself is broken (no Ray, no disk): the study cannot go on.
+            TrialStoppedError: another thread has called ``stop``.
         """
+        ...
+
+    def stop(self) -> None:
+        """Ends the trials that are running in other threads; later ones are not concerned."""
         ...
 
     def close(self) -> None:

@@ -37,6 +37,8 @@ def measured(seconds: float, peak: int = 100) -> Measured:
 class ComputedRunner:
     """Answers from a function of the plan, and counts."""
 
+    num_slots = 1
+
     def __init__(self, outcome_of: Callable[[ParallelPlan], Outcome]) -> None:
         self.outcome_of = outcome_of
         self.plans: list[ParallelPlan] = []
@@ -49,6 +51,9 @@ class ComputedRunner:
         on_phase(Phase.STEPS)
         self.plans.append(plan)
         return self.outcome_of(plan)
+
+    def stop(self) -> None:
+        return None
 
     def close(self) -> None:
         return None

@@ -71,14 +71,8 @@ def soaked(kept: KeptStudy, plan: ParallelPlan, number: int, time_s: float) -> O
         ),
     )
     limits_s = {**kept.limits_s, Phase.STEPS: time_s + kept.limits_s[Phase.STEPS]}
-    runner = runner_named(
-        kept.runner,
-        kept.workload(number),
-        kept.cluster,
-        measurement,
-        limits_s,
-        address=kept.ray_address,
-    )
+    workload = kept.workload(number)
+    runner = runner_named(kept.choice, workload, kept.cluster, measurement, limits_s)
     try:
         return runner.run(plan, kept.folder.path / "soak", lambda _: None)
     finally:

@@ -29,7 +29,7 @@ from tuner.cli.baseline import (
 from tuner.cli.baseline_changes import explained
 from tuner.cli.finals_stage import run_finals
 from tuner.cli.folder_summary import folder_summary
-from tuner.cli.kept_study import RUNNERS, KeptStudy, run_record, runner_named
+from tuner.cli.kept_study import RUNNERS, KeptStudy, RunnerChoice, run_record, runner_named
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import job_sampler
 from tuner.cli.report_extras import report_extras
@@ -39,7 +39,7 @@ from tuner.cli.verify_command import verified_winner
 from tuner.errors import UserError
 from tuner.job import Job
 from tuner.outcome import Measured
-from tuner.runner import Runner
+from tuner.runner import Runner, Slots
 from tuner.samplers.registry import SAMPLERS
 from tuner.stack import COMPONENTS, installed_stack
 from tuner.study import Budget, Study, StudyEnd
@@ -74,6 +74,9 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
     _add_search(parser.add_argument_group("the search"))
     run = parser.add_argument_group("its trials")
     run.add_argument("--runner", choices=RUNNERS, default="ray", help="default: ray")
+    run.add_argument(
+        "--no-warm-pool", action="store_true", help="every rank starts anew and imports by itself"
+    )
     run.add_argument(
         "--no-verify", action="store_true", help="do not hold the winner's losses against one rank"
     )
@@ -257,12 +260,15 @@ def _studied(
         job, options.sampler, seed=options.seed, warm_start=options.warm_start or ()
     )
     runner = runner_named(
-        options.runner,
+        RunnerChoice(
+            name=options.runner,
+            ray_address=options.ray_address,
+            slots=Slots(warm=not options.no_warm_pool),
+        ),
         job.job.workload,
         job.job.cluster,
         job.job.measurement,
         job.job.phase_limits_s,
-        address=options.ray_address,
     )
     study = Study(
         space=job.space,

@@ -117,9 +117,7 @@ def _run(
     name: str,
 ) -> Outcome:
     limited = replace(measurement, memory_limit_bytes=kept.memory_limit_bytes)
-    runner = runner_named(
-        kept.runner, workload, cluster, limited, kept.limits_s, address=kept.ray_address
-    )
+    runner = runner_named(kept.choice, workload, cluster, limited, kept.limits_s)
     try:
         return runner.run(plan, kept.folder.verification_folder / name, lambda _: None)
     finally:
