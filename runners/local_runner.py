@@ -16,7 +16,7 @@ from runners.nvidia_devices import VISIBLE, nvidia_driver, visible_devices
 from runners.placement import PlacedNode, visible_gpus, write_placement
 from runners.rank_processes import NodeRanks, free_port
 from runners.running_trials import RunningTrials
-from runners.supervisor import Supervisor
+from runners.supervisor import Supervisor, was_not_started
 from runners.warm_pool import WarmPool, rank_source
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
@@ -144,6 +144,9 @@ def with_second_attempt(attempt: Callable[[], Outcome], folder: Path) -> Outcome
     Args:
         attempt: runs the trial in its folder.
         folder: of the trial; what the first of two attempts left is kept in it.
+
+    Raises:
+        RuntimeError: the GPUs are somebody else's, so that nothing could be started.
     """
     outcome = attempt()
     if not (isinstance(outcome, Failed) and outcome.infrastructure):
@@ -157,10 +160,13 @@ def with_second_attempt(attempt: Callable[[], Outcome], folder: Path) -> Outcome
     if folder.exists():
         folder.rename(aside)
     try:
-        return attempt()
+        outcome = attempt()
     finally:
         if aside.exists() and folder.exists():
             aside.rename(folder / FIRST_ATTEMPT)
+    if was_not_started(outcome):
+        raise RuntimeError(f"{outcome.message}; the same command goes on where it stopped")
+    return outcome
 
 
 def prepare_trial_folder(folder: Path, spec: LaunchSpec, env: Mapping[str, str]) -> None:

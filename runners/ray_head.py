@@ -53,6 +53,11 @@ class HeadWatch:
             "stopped"
         )
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has been silent for too long."""
+        return self._lost.is_set()
+
     def raise_if_lost(self) -> None:
         """Called when Ray has raised; returns at once while the head answers.
 

@@ -15,7 +15,7 @@ import pytest
 
 from runners.rank_process import ColdRanks
 from runners.rank_processes import NodeRanks, free_port
-from runners.supervisor import NodeEnd, Supervisor
+from runners.supervisor import NodeEnd, Supervisor, was_not_started
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, TimedOut
 
 FAKE_RANK = Path(__file__).with_name("fake_rank.py")
@@ -217,3 +217,14 @@ def test_ranks_vanish_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     assert len(ranks) == 2
     _, alive = psutil.wait_procs(ranks, timeout=WAIT_S)
     assert alive == []
+
+
+def test_nothing_is_started_on_gpus_that_somebody_else_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "python3 of alice (pid 71) holds 39.00 GiB of GPU 3"
+    monkeypatch.setattr("runners.supervisor.devices_free", lambda *_: said)
+    failed = outcome(tmp_path, "succeed", "succeed")
+    assert was_not_started(failed)
+    assert (failed.message, failed.infrastructure) == (said, True)
+    assert list(tmp_path.iterdir()) == []
