@@ -9,7 +9,7 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from queue import SimpleQueue
+from queue import LifoQueue
 
 from runners.backends.launch import launch_for
 from runners.nvidia_devices import VISIBLE, nvidia_driver, visible_devices
@@ -20,7 +20,7 @@ from runners.supervisor import Supervisor, was_not_started
 from runners.warm_pool import WarmPool, rank_source
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
-from tuner.launch import ENVIRONMENT_FILE, LaunchSpec, Measurement
+from tuner.launch import ENVIRONMENT_FILE, LaunchSpec, Measurement, Settings
 from tuner.outcome import Failed, Outcome, Phase
 from tuner.plan import ParallelPlan
 from tuner.runner import PhaseListener, Slots
@@ -58,11 +58,12 @@ class LocalRunner:
         self._workload = workload
         self._cluster = cluster
         self.measurement = measurement
+        self.settings: Settings = ()
         self._limits_s = limits_s
         self._slots = slots or Slots()
         self._pool = WarmPool() if self._slots.warm else None
         self._running = RunningTrials()
-        self._free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
+        self._free: LifoQueue[Mapping[str, str]] = LifoQueue()
         for env in _slot_environments(cluster, self._slots.count):
             self._free.put(env)
 
@@ -73,7 +74,7 @@ class LocalRunner:
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What ``run`` would start."""
-        return launch_for(plan, self._workload, self._cluster, self.measurement)
+        return launch_for(plan, self._workload, self._cluster, self.measurement, self.settings)
 
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """Tries the plan once; a port taken by another is no fault of the plan."""
@@ -129,8 +130,8 @@ def _slot_environments(cluster: Cluster, count: int) -> tuple[Mapping[str, str],
     each = cluster.gpus_per_node
     if len(devices) < count * each:
         raise UserError(
-            f"{count} trials side by side need {count} x {each} GPUs, got {len(devices)} on this "
-            f"machine; run {len(devices) // each or 1} at a time"
+            f"--parallel {count} needs {count} x {each} GPUs, got {len(devices)} on this machine; "
+            f"it must be at most {max(1, len(devices) // each)}"
         )
     return tuple(
         {VISIBLE: ",".join(device.uuid for device in devices[first : first + each])}

@@ -18,7 +18,7 @@ from runners.node_supervisor import NodeFacts, NodeSupervisor
 from runners.ray_head import answers
 from runners.ray_session import one_line
 from tuner.cluster import Cluster, Device
-from tuner.runner import TrialStoppedError
+from tuner.runner import Stopped
 
 CALL_LIMIT_S = 60.0
 """For a supervisor to start (a Python process with our imports) and for each short call to it."""
@@ -97,10 +97,9 @@ class HeldNodes:
 
         Raises:
             RuntimeError: they are not there within the limit, or run another paratune.
-            TrialStoppedError: nobody waits any more.
+            Stopped: nobody waits any more.
         """
-        gpus = {"GPU": cluster.gpus_per_node} if cluster.gpu.device is Device.CUDA else {}
-        bundle = {**gpus, "CPU": 1}
+        bundle = _bundle(cluster)
         strategy = "STRICT_PACK" if cluster.num_nodes == 1 else "STRICT_SPREAD"
         avoided.raise_if_too_few_are_left(cluster.num_nodes)
         group = placement_group(
@@ -138,6 +137,23 @@ class HeldNodes:
         remove_placement_group(self._group)
 
 
+def most_at_once(cluster: Cluster) -> int:
+    """How many trials this Ray can hold side by side, when nobody else uses it."""
+    bundle = _bundle(cluster)
+    has = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    fitting = [min(int(node.get(n, 0) // each) for n, each in bundle.items()) for node in has]
+    most = 0
+    while sum(min(count, most + 1) for count in fitting) >= (most + 1) * cluster.num_nodes:
+        most += 1
+    return most
+
+
+def _bundle(cluster: Cluster) -> Mapping[str, int]:
+    """What a trial takes of each of its nodes."""
+    gpus = {"GPU": cluster.gpus_per_node} if cluster.gpu.device is Device.CUDA else {}
+    return {**gpus, "CPU": 1}
+
+
 def _await_group(
     group: Any,
     bundle: Mapping[str, int],
@@ -151,7 +167,7 @@ def _await_group(
     while not group.wait(_LOOK_S):
         waited_s = time.monotonic() - began
         if stopped():
-            raise TrialStoppedError("the trial was stopped while it waited for its nodes")
+            raise Stopped
         if waited_s > limit_s:
             raise RuntimeError(
                 f"the trial needs {wanted}, which "

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import LifoQueue
 
 from runners.ray_session import one_line, ray_session  # sets what Ray reads when it is imported
 
@@ -20,12 +20,13 @@ import ray
 from runners.backends.launch import launch_for
 from runners.local_runner import with_second_attempt
 from runners.ray_head import HeadWatch
-from runners.ray_nodes import AvoidedNodes, HeldNodes
+from runners.ray_nodes import AvoidedNodes, HeldNodes, most_at_once
 from runners.ray_trial import RayTrial
 from runners.running_trials import RunningTrials
 from runners.supervisor import was_not_started
 from tuner.cluster import Cluster
-from tuner.launch import LaunchSpec, Measurement
+from tuner.errors import UserError
+from tuner.launch import LaunchSpec, Measurement, Settings
 from tuner.outcome import Outcome, Phase
 from tuner.plan import ParallelPlan
 from tuner.runner import PhaseListener, Slots
@@ -65,21 +66,29 @@ class RayRunner:
         """Starts Ray on this machine, or connects to a running one.
 
         Raises:
-            UserError: nothing answers at the address, or the cluster needs one and has none.
+            UserError: nothing answers at the address, the cluster needs one and has none, or it
+                is too small for the slots.
             RuntimeError: Ray does not start.
         """
         self._workload = workload
         self._cluster = cluster
         self.measurement = measurement
+        self.settings: Settings = ()
         self._limits_s = limits_s
         self._slots = slots or Slots()
         self._running = RunningTrials()
         self._all = tuple(_Slot() for _ in range(self._slots.count))
-        self._free: SimpleQueue[_Slot] = SimpleQueue()
+        self._free: LifoQueue[_Slot] = LifoQueue()
         for slot in self._all:
             self._free.put(slot)
         self._avoided = AvoidedNodes()
         ray_session(address, cluster, self.num_slots)
+        if self.num_slots > 1 and (most := most_at_once(cluster)) < self.num_slots:
+            ray.shutdown()
+            raise UserError(
+                f"--parallel must be at most {most} on this Ray, got {self.num_slots}: each trial "
+                f"needs {cluster.num_nodes} x {cluster.gpus_per_node} devices of its own"
+            )
         self._head = HeadWatch(ray.get_runtime_context().gcs_address)
 
     @property
@@ -89,7 +98,7 @@ class RayRunner:
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What ``run`` would start."""
-        return launch_for(plan, self._workload, self._cluster, self.measurement)
+        return launch_for(plan, self._workload, self._cluster, self.measurement, self.settings)
 
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """Tries the plan once; once more where a node, or a supervisor, was lost."""

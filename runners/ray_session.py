@@ -18,6 +18,7 @@ os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
 
 import ray
 
+from runners.ray_loopback import on_loopback
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
 
@@ -49,16 +50,17 @@ def ray_session(address: str | None, cluster: Cluster, num_slots: int) -> None:
 def _start_ray(cluster: Cluster, num_slots: int) -> None:
     gpus = {"num_gpus": 0} if cluster.gpu.device is Device.CPU else {}
     try:
-        ray.init(
-            address="local",  # otherwise Ray joins whatever RAY_ADDRESS or an earlier start names
-            num_cpus=max(2, num_slots),
-            object_store_memory=_OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            namespace=_NAMESPACE,
-            **gpus,
-        )
+        with on_loopback():
+            ray.init(
+                address="local",  # otherwise Ray joins what RAY_ADDRESS or an earlier start names
+                num_cpus=max(2, num_slots),
+                object_store_memory=_OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                namespace=_NAMESPACE,
+                **gpus,
+            )
     except Exception as error:  # Ray documents none of those that it raises
         ray.shutdown()
         raise RuntimeError(

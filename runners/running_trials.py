@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tuner.runner import TrialStoppedError
+from tuner.runner import Stopped
 
 
 class RunningTrials:
@@ -14,29 +14,33 @@ class RunningTrials:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._stops: dict[Callable[[], None], bool] = {}
-        """Whether it was called, by the function that stops the trial."""
+        self._stops: set[Callable[[], None]] = set()
+        self._stopped = False
 
     @contextmanager
     def including(self, stop: Callable[[], None]) -> Iterator[None]:
         """While the block runs, ``stop`` of this object calls ``stop``.
 
         Raises:
-            TrialStoppedError: at the end of the block, if it was called.
+            Stopped: it has been called, before the block or meanwhile.
         """
         with self._lock:
-            self._stops[stop] = False
+            self._refuse_if_stopped()
+            self._stops.add(stop)
         try:
             yield
         finally:
             with self._lock:
-                stopped = self._stops.pop(stop)
-        if stopped:
-            raise TrialStoppedError("the trial was stopped")
+                self._stops.discard(stop)
+        self._refuse_if_stopped()
 
     def stop(self) -> None:
-        """Asks all trials that are running to end; returns at once."""
+        """Asks all trials that are running to end, and lets none start; returns at once."""
         with self._lock:
+            self._stopped = True
             for stop in self._stops:
-                self._stops[stop] = True
                 stop()
+
+    def _refuse_if_stopped(self) -> None:
+        if self._stopped:
+            raise Stopped

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from search_spaces.rule import Setting
 from tuner.cluster import Cluster, Device, Gpu
@@ -48,6 +51,22 @@ def tiny_workload(**changes: Any) -> Workload:
     )
     model = HfModel(name="tiny", config_text=json.dumps(config), shape=shape)
     return Workload(model=model, seq_len=32, global_batch_sequences=8, learning_rate=1e-3)
+
+
+def job_file(folder: Path, *, name: str = "job.yaml", **sections: Any) -> Path:
+    """A job file of a tiny model in fp32 on two CPU ranks, with its model; sections replace its."""
+    (folder / "config.json").write_text(json.dumps(LLAMA_CONFIG))
+    values: dict[str, Any] = {
+        "workload": {"model": "config.json", "seq_len": 16, "global_batch": 4},
+        "cluster": {"gpu": "cpu", "gpus_per_node": 2},
+        "search": {"precision": "fp32"},
+        "memory": {"limit": "1GiB"},
+        "measure": {"warmup_steps": 1, "steps": 2, "max_steps": 2},
+        "budget": {"trials": 3},
+    }
+    path = folder / name
+    path.write_text(yaml.safe_dump({**values, **sections}))
+    return path
 
 
 def cpu_cluster(num_ranks: int) -> Cluster:

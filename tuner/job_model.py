@@ -70,7 +70,7 @@ def job_model(
         return sized_model(model, named=named)
     if "--num-layers" in model:
         return megatron_model(model, name="megatron", named=named)
-    return _named_model(model, path.parent / model, named)
+    return _named_model(model, model_file(model, path), named)
 
 
 def sized_model(sizes: Mapping[str, Any], *, named: str) -> HfModel:
@@ -151,11 +151,26 @@ def _factory(model: str, vocab_size: int | None, path: Path) -> FactoryModel:
     return FactoryModel(factory=model, vocab=vocab_size)
 
 
-def _named_model(model: str, file: Path, named: str) -> HfModel:
+def model_file(model: str | Mapping[str, Any], path: Path) -> Path | None:
+    """The file that ``workload.model`` names, whether it is there or not; None where it names none.
+
+    Args:
+        model: as for ``job_model``.
+        path: of the job file.
+    """
+    if not isinstance(model, str) or _is_factory(model) or "--num-layers" in model:
+        return None
+    file = path.parent / model
     if file.is_dir():
         file /= "config.json"
     is_path = file.is_file() or model.endswith((".json", ".sh", ".args", ".txt"))
     if not is_path and ("/" not in model or preset_named(model) is not None):
+        return None
+    return file
+
+
+def _named_model(model: str, file: Path | None, named: str) -> HfModel:
+    if file is None:
         return preset_model(model, named=named)
     if is_megatron_file(file):
         try:

@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from tuner.launch import LaunchSpec, Measurement
+from tuner.launch import LaunchSpec, Measurement, Settings
 from tuner.outcome import Outcome, Phase
 from tuner.plan import ParallelPlan
 
 PhaseListener = Callable[[Phase], None]
 """Called when the slowest rank of the running trial enters a phase."""
+
+
+UNBOUNDED = 1_000_000
+"""Slots of a runner that occupies nothing."""
+
+
+class Stopped(Exception):
+    """The trial was ended from outside: it has no outcome, and its plan may be tried again."""
 
 
 @runtime_checkable
@@ -23,8 +31,12 @@ class AdjustableRunner(Protocol):
     """How the next trial is measured; may be set between trials."""
 
 
-class TrialStoppedError(Exception):
-    """The trial was ended by ``Runner.stop``: nothing is known of its plan."""
+@runtime_checkable
+class ConfigurableRunner(Protocol):
+    """A runner that can launch with framework settings beside a plan's knobs."""
+
+    settings: Settings
+    """Of the next trials; each plan takes those that apply to it. May be set between trials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +50,11 @@ class Slots:
 
 
 class Runner(Protocol):
-    """Carries plans out, as many at a time as it has slots."""
+    """Carries plans out; ``run`` may be called from as many threads at once as it has slots."""
 
     @property
     def num_slots(self) -> int:
-        """So many threads may be in ``run`` at once."""
+        """How many trials it can run at once, each on devices of its own."""
         ...
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
@@ -56,13 +68,14 @@ class Runner(Protocol):
         included), no process of the trial is left.
 
         Raises:
-            RuntimeError: the runner itself is broken (no Ray, no disk): the study cannot go on.
-            TrialStoppedError: another thread has called ``stop``.
+            Stopped: ``stop`` was called.
+            RuntimeError: the runner itself is broken (no Ray): the study cannot go on.
+            OSError: the trial's folder cannot be written.
         """
         ...
 
     def stop(self) -> None:
-        """Ends the trials that are running in other threads; later ones are not concerned."""
+        """Has every ``run`` that goes on in another thread end soon; none may be started after."""
         ...
 
     def close(self) -> None:

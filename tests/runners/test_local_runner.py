@@ -22,7 +22,7 @@ from tuner.errors import UserError
 from tuner.launch import Measurement
 from tuner.outcome import Failed, Measured, OutOfMemory, Phase
 from tuner.plan import Backend, ParallelPlan, Precision
-from tuner.runner import Slots, TrialStoppedError
+from tuner.runner import Slots, Stopped
 
 pytestmark = pytest.mark.ranks
 
@@ -97,7 +97,7 @@ def test_two_trials_run_side_by_side_and_are_stopped_from_another_thread(
         both.wait()
         runner.stop()
         for run in runs:
-            with pytest.raises(TrialStoppedError):
+            with pytest.raises(Stopped):
                 run.result(WAIT_S)
 
 

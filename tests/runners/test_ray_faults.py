@@ -16,15 +16,16 @@ import psutil
 import pytest
 import ray
 
+from runners.ray_loopback import on_loopback
 from runners.ray_nodes import AvoidedNodes, HeldNodes
 from runners.ray_runner import RayRunner
-from tests.ray_nodes import TwoNodes, two_node_ray
+from tests.ray_nodes import TwoNodes
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.launch import Measurement
 from tuner.outcome import Measured, Phase
 from tuner.plan import Backend, ParallelPlan, Precision
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 PLAN = ParallelPlan(backend=Backend.PYTORCH, precision=Precision.FP32)
 LIMITS_S = dict.fromkeys(Phase, 120.0)
@@ -37,19 +38,12 @@ def ray_runner(address: str) -> RayRunner:
     return RayRunner(tiny_workload(), TWO_NODES, measurement, LIMITS_S, address=address)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[TwoNodes]:
-    with two_node_ray() as started:
-        before = dict(os.environ)
-        os.environ.update(started.client_env)
-        yield started
-        os.environ.clear()
-        os.environ.update(before)
-
-
 @pytest.fixture
-def runner(cluster: TwoNodes) -> Iterator[RayRunner]:
-    started = ray_runner(cluster.address)
+def runner(two_nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayRunner]:
+    for name, value in two_nodes.client_env.items():
+        monkeypatch.setenv(name, value)
+    with on_loopback():  # the environment says so too, but Ray read it when it was imported
+        started = ray_runner(two_nodes.address)
     yield started
     started.close()
 
@@ -62,10 +56,10 @@ ray_runner(sys.argv[1]).run(PLAN, Path(sys.argv[2]), lambda phase: print(phase, 
 """
 
 
-def ours(cluster: TwoNodes) -> list[psutil.Process]:
+def ours(two_nodes: TwoNodes) -> list[psutil.Process]:
     """Supervisors, warm processes and ranks on the nodes."""
     found = []
-    for process in cluster.processes():
+    for process in two_nodes.processes():
         with suppress(psutil.NoSuchProcess):
             line = " ".join(process.cmdline())
             if "NodeSupervisor" in line or "runners.bench" in line:
@@ -74,14 +68,15 @@ def ours(cluster: TwoNodes) -> list[psutil.Process]:
 
 
 def test_ranks_and_supervisors_vanish_with_a_driver_that_is_killed(
-    cluster: TwoNodes, tmp_path: Path
+    two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-c", DRIVER, cluster.address, str(tmp_path / "0")]
+    command = [sys.executable, "-c", DRIVER, two_nodes.address, str(tmp_path / "0")]
     root = Path(__file__).parents[2]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as driver:
+    env = {**os.environ, **two_nodes.client_env}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, env=env) as driver:
         assert driver.stdout is not None
         assert driver.stdout.readline()  # a phase: ranks are there
-        there = ours(cluster)
+        there = ours(two_nodes)
         driver.kill()
     assert len(there) >= 4  # a supervisor and a rank on each node
     _, alive = psutil.wait_procs(there, timeout=WAIT_S)
@@ -89,7 +84,7 @@ def test_ranks_and_supervisors_vanish_with_a_driver_that_is_killed(
 
 
 def test_trials_are_not_placed_on_nodes_that_are_avoided(
-    cluster: TwoNodes, runner: RayRunner
+    two_nodes: TwoNodes, runner: RayRunner
 ) -> None:
     one = replace(TWO_NODES, num_nodes=1)
     for node in ray.nodes():
@@ -104,16 +99,16 @@ def test_trials_are_not_placed_on_nodes_that_are_avoided(
 
 
 def test_a_trial_whose_node_is_lost_is_tried_again_when_the_node_is_back(
-    cluster: TwoNodes,
+    two_nodes: TwoNodes,
     runner: RayRunner,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    back = threading.Thread(target=cluster.start_second)
+    back = threading.Thread(target=two_nodes.start_second)
 
     def lose_the_second_node(phase: Phase) -> None:
         if phase is not Phase.START and back.ident is None:
-            cluster.second.kill()
+            two_nodes.second.kill()
             back.start()
 
     with caplog.at_level(logging.WARNING):

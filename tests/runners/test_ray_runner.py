@@ -22,13 +22,14 @@ from ray.util.placement_group import placement_group_table
 from runners import ray_runner as ray_runner_module
 from runners.bench.warm_process import NO_TOKEN, TOKEN_VARIABLE
 from runners.ray_runner import RayRunner
+from tests.ray_nodes import listening_hosts
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
 from tuner.launch import Measurement
 from tuner.outcome import Failed, Measured, Phase
 from tuner.plan import Backend, ParallelPlan, Precision
-from tuner.runner import Slots, TrialStoppedError
+from tuner.runner import Slots, Stopped
 
 pytestmark = pytest.mark.ray
 
@@ -110,6 +111,12 @@ def placed_groups() -> list[str]:
     return [group["state"] for group in groups if group["state"] != "REMOVED"]
 
 
+def test_the_ray_of_this_machine_listens_on_loopback_alone(runner: RayRunner) -> None:
+    assert listening_hosts([psutil.Process(), *psutil.Process().children(recursive=True)]) == [
+        "127.0.0.1"
+    ]
+
+
 def test_a_plan_is_measured_and_its_files_come_back(runner: RayRunner, tmp_path: Path) -> None:
     folder = tmp_path / "0"
     phases: list[Phase] = []
@@ -154,7 +161,7 @@ def test_two_trials_run_side_by_side_and_are_stopped_from_another_thread(
         assert len(our_ranks()) == 4
         runner.stop()
         for run in runs:
-            with pytest.raises(TrialStoppedError):
+            with pytest.raises(Stopped):
                 run.result(WAIT_S)
     assert our_ranks() == []
 

@@ -13,9 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 from tuner.cluster import Cluster
 from tuner.errors import UserError
 from tuner.hf_config import hf_model_of
-from tuner.launch import MODEL_FILE, TRAINING_FILE, Measurement
+from tuner.launch import MODEL_FILE, TRAINING_FILE, Measurement, Settings
 from tuner.outcome import Phase
-from tuner.runner import Runner, Slots
+from tuner.runner import ConfigurableRunner, Runner, Slots
 from tuner.study_folder import StudyFolder
 from tuner.workload import FactoryModel, HfModel, Model, Workload
 
@@ -72,13 +72,12 @@ class KeptStudy:
         """The runner that carried its trials out."""
         return RunnerChoice(name=self.runner, ray_address=self.ray_address)
 
-    def workload(self, number: int) -> Workload:
-        """What a trial trained, from its own launch files.
+    def workload(self, launch: Path) -> Workload:
+        """What was trained, from the launch files.
 
         Raises:
             UserError: they are missing.
         """
-        launch = self.folder.launch_folder(number)
         training = self.folder.read_json(launch / TRAINING_FILE)
         return Workload(
             model=_model(launch, training),
@@ -118,11 +117,18 @@ def runner_named(
     if choice.name == "simulated":
         from runners.simulated_runner import SimulatedRunner
 
-        return SimulatedRunner(workload, cluster, measurement, slots=slots)
+        return SimulatedRunner(workload, cluster, measurement)
     from runners.ray_runner import RayRunner
 
     address = choice.ray_address
     return RayRunner(workload, cluster, measurement, limits_s, address=address, slots=slots)
+
+
+def with_settings(runner: Runner, settings: Settings) -> Runner:
+    """The runner, whose next trials take these framework settings where they apply."""
+    if isinstance(runner, ConfigurableRunner):
+        runner.settings = settings
+    return runner
 
 
 def _model(launch: Path, training: Mapping[str, Any]) -> Model:

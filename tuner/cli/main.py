@@ -15,6 +15,7 @@ from tuner.cli import (
     replay_command,
     report_command,
     soak_command,
+    submit_command,
     tune_command,
     verify_command,
 )
@@ -26,6 +27,7 @@ FOUND, NOTHING_RAN, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 _COMMANDS: Mapping[str, Command] = {
     "tune": tune_command,
+    "submit": submit_command,
     "plans": plans_command,
     "explain": explain_command,
     "predict": predict_command,

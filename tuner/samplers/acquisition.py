@@ -23,6 +23,8 @@ class Proposal:
     """Probability to run."""
     seconds: float
     """Expected step time."""
+    spread: float = 0.0
+    """Standard deviation of the step time, as a share of it."""
 
 
 def proposal(
@@ -45,4 +47,5 @@ def proposal(
         gain=1.0 if best_s is None else 1 - exp(-float(gains[at])),
         fit=float(outlook.fit[at]),
         seconds=exp(float(outlook.mean[at])),
+        spread=float(outlook.std[at]),
     )
