@@ -55,7 +55,7 @@ cluster: {{gpu: cpu, num_nodes: 2, gpus_per_node: 1}}
 search: {{backend: [pytorch, deepspeed], precision: [fp32, bf16], micro_batch: [1, 2, 4]}}
 memory: {{limit: 700MiB}}
 measure: {{warmup_steps: 1, steps: 20, max_steps: 20}}
-limits: {{start: 60, process_group: 60, model: 60, first_step: 60, steps: 60}}
+limits: {{start: 120, process_group: 120, model: 120, first_step: 120, steps: 120}}
 """
 
 

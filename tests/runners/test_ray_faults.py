@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-import ray
 
-from runners.ray_loopback import on_loopback
-from runners.ray_nodes import AvoidedNodes, HeldNodes
 from runners.ray_runner import RayRunner
 from tests.ray_nodes import TwoNodes
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.launch import Measurement
-from tuner.outcome import Measured, Phase
+from tuner.outcome import Phase
 from tuner.plan import Backend, ParallelPlan, Precision
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
@@ -38,21 +33,54 @@ def ray_runner(address: str) -> RayRunner:
     return RayRunner(tiny_workload(), TWO_NODES, measurement, LIMITS_S, address=address)
 
 
-@pytest.fixture
-def runner(two_nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayRunner]:
-    for name, value in two_nodes.client_env.items():
-        monkeypatch.setenv(name, value)
-    with on_loopback():  # the environment says so too, but Ray read it when it was imported
-        started = ray_runner(two_nodes.address)
-    yield started
-    started.close()
+@contextmanager
+def driving(two_nodes: TwoNodes, program: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A driver as a process: Ray reads how to join when it is imported."""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, two_nodes.address, str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **two_nodes.client_env},
+    ) as driver:
+        try:
+            yield driver
+        finally:
+            driver.kill()
 
 
-DRIVER = """
+TRIAL = """
 import sys
 from pathlib import Path
 from tests.runners.test_ray_faults import PLAN, ray_runner
-ray_runner(sys.argv[1]).run(PLAN, Path(sys.argv[2]), lambda phase: print(phase, flush=True))
+runner = ray_runner(sys.argv[1])
+outcome = runner.run(PLAN, Path(sys.argv[2]), lambda phase: print(phase, flush=True))
+runner.close()
+print(outcome.kind)
+"""
+AVOIDING = """
+import sys
+from dataclasses import replace
+import ray
+from runners.ray_nodes import AvoidedNodes, HeldNodes
+from tests.runners.test_ray_faults import TWO_NODES, ray_runner
+runner = ray_runner(sys.argv[1])
+one = replace(TWO_NODES, num_nodes=1)
+for node in ray.nodes():
+    if not node["Alive"]:
+        continue
+    avoided = AvoidedNodes(taken={node["NodeID"]: "python3 of alice has its GPUs"})
+    held = HeldNodes.placed(
+        one, warm=False, limit_s=60, stopped=lambda: False, avoided=avoided
+    )
+    print("same" if held.nodes[0].node_id == node["NodeID"] else "other")
+    held.end()
+try:
+    avoided.raise_if_too_few_are_left(2)
+except RuntimeError as error:
+    print(error)
+runner.close()
 """
 
 
@@ -70,10 +98,7 @@ def ours(two_nodes: TwoNodes) -> list[psutil.Process]:
 def test_ranks_and_supervisors_vanish_with_a_driver_that_is_killed(
     two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-c", DRIVER, two_nodes.address, str(tmp_path / "0")]
-    root = Path(__file__).parents[2]
-    env = {**os.environ, **two_nodes.client_env}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, env=env) as driver:
+    with driving(two_nodes, TRIAL, tmp_path / "0") as driver:
         assert driver.stdout is not None
         assert driver.stdout.readline()  # a phase: ranks are there
         there = ours(two_nodes)
@@ -84,36 +109,24 @@ def test_ranks_and_supervisors_vanish_with_a_driver_that_is_killed(
 
 
 def test_trials_are_not_placed_on_nodes_that_are_avoided(
-    two_nodes: TwoNodes, runner: RayRunner
+    two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
-    one = replace(TWO_NODES, num_nodes=1)
-    for node in ray.nodes():
-        avoided = AvoidedNodes(taken={node["NodeID"]: "python3 of alice has its GPUs"})
-        held = HeldNodes.placed(
-            one, warm=False, limit_s=WAIT_S, stopped=lambda: False, avoided=avoided
-        )
-        assert held.nodes[0].node_id != node["NodeID"]
-        held.end()
-        with pytest.raises(RuntimeError, match="python3 of alice"):
-            avoided.raise_if_too_few_are_left(2)
+    with driving(two_nodes, AVOIDING, tmp_path) as driver:
+        out, said = driver.communicate()
+    *placed, refused = out.splitlines()
+    assert placed == ["other", "other"], said
+    assert "python3 of alice" in refused
 
 
 def test_a_trial_whose_node_is_lost_is_tried_again_when_the_node_is_back(
-    two_nodes: TwoNodes,
-    runner: RayRunner,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
-    back = threading.Thread(target=two_nodes.start_second)
-
-    def lose_the_second_node(phase: Phase) -> None:
-        if phase is not Phase.START and back.ident is None:
-            two_nodes.second.kill()
-            back.start()
-
-    with caplog.at_level(logging.WARNING):
-        outcome = runner.run(PLAN, tmp_path / "0", lose_the_second_node)
-    back.join()
-    assert isinstance(outcome, Measured)
-    assert "Ray lost a node of the trial" in caplog.text
+    with driving(two_nodes, TRIAL, tmp_path / "0") as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline()
+        two_nodes.second.kill()
+        two_nodes.start_second()
+        out, said = driver.communicate()
+    assert out.splitlines()[-1] == "measured", said
+    assert "Ray lost a node of the trial" in said
     assert (tmp_path / "0" / "first-attempt").is_dir()
