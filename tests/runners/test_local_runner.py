@@ -80,27 +80,6 @@ def test_a_limit_that_is_too_small_for_the_plan_is_out_of_memory(
     assert isinstance(out, OutOfMemory)
 
 
-def test_two_trials_run_side_by_side_and_are_stopped_from_another_thread(
-    runner: LocalRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner, "measurement", replace(MEASUREMENT, steps=10_000))
-    both = threading.Barrier(3, timeout=WAIT_S)
-
-    def meet(phase: Phase) -> None:
-        if phase is Phase.STEPS:
-            both.wait()
-
-    with ThreadPoolExecutor() as threads:
-        runs = [
-            threads.submit(runner.run, PLAN, tmp_path / str(number), meet) for number in range(2)
-        ]
-        both.wait()
-        runner.stop()
-        for run in runs:
-            with pytest.raises(Stopped):
-                run.result(WAIT_S)
-
-
 def test_a_port_that_another_has_is_given_up_for_a_new_one(
     runner: LocalRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,3 +109,27 @@ def test_several_nodes_are_refused_with_the_way_out() -> None:
     cluster = replace(cpu_cluster(2), num_nodes=2)
     with pytest.raises(UserError, match="cluster of 1 node, got 2; use --runner ray"):
         LocalRunner(tiny_workload(), cluster, Measurement(), LIMITS_S)
+
+
+def test_two_trials_run_side_by_side_and_are_stopped_from_another_thread(
+    runner: LocalRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The last of this file: a runner that was stopped starts nothing more.
+    monkeypatch.setattr(runner, "measurement", replace(MEASUREMENT, steps=10_000))
+    both = threading.Barrier(3, timeout=WAIT_S)
+
+    def meet(phase: Phase) -> None:
+        if phase is Phase.STEPS:
+            both.wait()
+
+    with ThreadPoolExecutor() as threads:
+        runs = [
+            threads.submit(runner.run, PLAN, tmp_path / str(number), meet) for number in range(2)
+        ]
+        both.wait()
+        runner.stop()
+        for run in runs:
+            with pytest.raises(Stopped):
+                run.result(WAIT_S)
+    with pytest.raises(Stopped):
+        runner.run(PLAN, tmp_path / "2", lambda _: None)

@@ -143,29 +143,6 @@ def test_nodes_are_held_from_trial_to_trial(runner: RayRunner, tmp_path: Path) -
     assert len(held) == len(placed_groups()) == 1
 
 
-def test_two_trials_run_side_by_side_and_are_stopped_from_another_thread(
-    runner: RayRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner, "measurement", replace(MEASUREMENT, steps=10_000))
-    both = threading.Barrier(3, timeout=WAIT_S)
-
-    def meet(phase: Phase) -> None:
-        if phase is Phase.STEPS:
-            both.wait()
-
-    with ThreadPoolExecutor() as threads:
-        runs = [
-            threads.submit(runner.run, PLAN, tmp_path / str(number), meet) for number in range(2)
-        ]
-        both.wait()
-        assert len(our_ranks()) == 4
-        runner.stop()
-        for run in runs:
-            with pytest.raises(Stopped):
-                run.result(WAIT_S)
-    assert our_ranks() == []
-
-
 def test_a_rank_that_is_killed_fails_the_trial_by_its_signal(
     runner: RayRunner, tmp_path: Path
 ) -> None:
@@ -202,3 +179,29 @@ def test_an_interrupt_ends_the_ranks_and_is_passed_on(runner: RayRunner, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         runner.run(PLAN, tmp_path / "0", interrupt)
     assert our_ranks() == []
+
+
+def test_two_trials_run_side_by_side_and_are_stopped_from_another_thread(
+    runner: RayRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The last of this file: a runner that was stopped starts nothing more.
+    monkeypatch.setattr(runner, "measurement", replace(MEASUREMENT, steps=10_000))
+    both = threading.Barrier(3, timeout=WAIT_S)
+
+    def meet(phase: Phase) -> None:
+        if phase is Phase.STEPS:
+            both.wait()
+
+    with ThreadPoolExecutor() as threads:
+        runs = [
+            threads.submit(runner.run, PLAN, tmp_path / str(number), meet) for number in range(2)
+        ]
+        both.wait()
+        assert len(our_ranks()) == 4
+        runner.stop()
+        for run in runs:
+            with pytest.raises(Stopped):
+                run.result(WAIT_S)
+    assert our_ranks() == []
+    with pytest.raises(Stopped):
+        runner.run(PLAN, tmp_path / "2", lambda _: None)

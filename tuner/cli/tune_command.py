@@ -30,6 +30,7 @@ from tuner.cli.baseline import (
     with_baseline,
 )
 from tuner.cli.baseline_changes import explained
+from tuner.cli.baseline_confirmation import confirm_largest_change
 from tuner.cli.cluster_room import check_room
 from tuner.cli.finals_stage import run_finals
 from tuner.cli.folder_summary import folder_summary
@@ -300,11 +301,10 @@ def _studied(
         trials=options.trials or job.job.trials,
         time_s=options.time if options.time is not None else job.job.time_s,
     )
-    num_done = len(folder.trials())
     view = LiveView(
         budget,
-        num_done=num_done,
         quiet=options.quiet,
+        num_refused=job.space.num_combinations - len(job.space.plans),
         root_lines=partial(root_traceback, folder),
     )
     sampler = job_sampler(
@@ -351,9 +351,12 @@ def _with_finals(
     end: StudyEnd, job: Planned, stage: SecondPassStage, view: LiveView, options: argparse.Namespace
 ) -> StudyEnd:
     """Ctrl-C in the finals, or after, loses none of their runs: the same command goes on."""
+    is_real = options.runner != "simulated"
     try:
+        if is_real:
+            confirm_largest_change(job.job, stage.folder, stage.runner, view)
         run_finals(stage.folder, stage.runner, job.job.finals, view.final_run)
-        if options.runner != "simulated":
+        if is_real:
             stage.run(options.second_pass or job.job.second_pass)
     except KeyboardInterrupt:
         return replace(end, reason="it was interrupted after its trials", interrupted=True)
