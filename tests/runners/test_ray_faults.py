@@ -118,6 +118,7 @@ def test_trials_are_not_placed_on_nodes_that_are_avoided(
     assert "python3 of alice" in refused
 
 
+@pytest.mark.slow
 def test_a_trial_whose_node_is_lost_is_tried_again_when_the_node_is_back(
     two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
