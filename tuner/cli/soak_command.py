@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         time_s = parsed_seconds(options.time)
     except ValueError as error:
-        raise UserError(f"--time {error}") from error
+        raise UserError(f"--time: {error}") from error
     folder = StudyFolder(options.study)
     kept = KeptStudy.read(folder)
     if kept.runner == "simulated":
