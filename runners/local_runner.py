@@ -64,7 +64,7 @@ class LocalRunner:
         self._pool = WarmPool() if self._slots.warm else None
         self._running = RunningTrials()
         self._free: LifoQueue[Mapping[str, str]] = LifoQueue()
-        for env in _slot_environments(cluster, self._slots.count):
+        for env in slot_environments(cluster, self._slots.count):
             self._free.put(env)
 
     @property
@@ -121,7 +121,7 @@ class LocalRunner:
             self._pool.close()
 
 
-def _slot_environments(cluster: Cluster, count: int) -> tuple[Mapping[str, str], ...]:
+def slot_environments(cluster: Cluster, count: int) -> tuple[Mapping[str, str], ...]:
     """Of each slot: GPUs of its own where there are several."""
     if count == 1 or cluster.gpu.device is Device.CPU:
         return ({},) * count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,12 +130,16 @@ class HeldNodes:
         return tuple(node for node in self.nodes if not answers(node.raylet))
 
     def end(self) -> None:
-        """Ends the supervisors, and with them all that they have started, and lets go."""
-        for node in self.nodes:
-            ray.kill(node.supervisor)
-        for node in self.nodes:
-            _await_death(node.supervisor)
-        remove_placement_group(self._group)
+        """Ends the supervisors, and with them all that they have started, and lets go.
+
+        Where Ray itself is gone there is nothing to let go of.
+        """
+        with suppress(ray.exceptions.RayError, RuntimeError, OSError):
+            for node in self.nodes:
+                ray.kill(node.supervisor)
+            for node in self.nodes:
+                _await_death(node.supervisor)
+            remove_placement_group(self._group)
 
 
 def most_at_once(cluster: Cluster) -> int:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -189,6 +190,26 @@ def test_stopping_from_another_thread_ends_the_ranks(tmp_path: Path) -> None:
     trial.stop()
     thread.join(WAIT_S)
     assert [end.exit_code for end in ends[0].ends] == [None, None]
+
+
+def test_a_failure_on_another_node_ends_ranks_that_are_well(tmp_path: Path) -> None:
+    trial = supervisor(tmp_path, "hang", "hang")
+    began: list[float] = []
+
+    def fail(phase: Phase) -> None:
+        began.append(time.monotonic())
+        trial.fail()
+
+    end = trial.run(fail)
+    assert time.monotonic() - began[0] < WAIT_S
+    assert not trial.is_failing
+    assert [rank.exit_code for rank in end.ends] == [None, None]
+
+
+def test_a_node_says_at_once_that_a_rank_of_it_has_failed(tmp_path: Path) -> None:
+    trial = supervisor(tmp_path, "hang", "raise")
+    trial.run(lambda _: None)
+    assert trial.is_failing
 
 
 def test_a_report_of_an_earlier_attempt_is_not_taken_for_the_ranks_own(tmp_path: Path) -> None:
