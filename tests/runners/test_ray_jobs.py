@@ -140,18 +140,9 @@ def test_an_address_of_the_environment_does_not_win(
     RayJobs(answering(200, json.dumps({"ray_version": "2.60.0"})))
 
 
-@pytest.mark.parametrize(
-    ("status", "said"),
-    [
-        (401, "RAY_AUTH_MODE is not set here and so none was sent; set RAY_AUTH_MODE=token"),
-        (403, "must be given its own token, got another"),
-    ],
-)
-def test_a_token_that_is_missing_or_wrong_is_named(
-    answering: Dashboard,
-    monkeypatch: pytest.MonkeyPatch,
-    status: int,
-    said: str,
+def test_a_token_that_was_not_sent_is_named(
+    answering: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    assert said in refused(answering(status, "Unauthorized: Missing authentication token"))
+    said = refused(answering(401, "Unauthorized: Missing authentication token"))
+    assert "RAY_AUTH_MODE is not set here and so none was sent; set RAY_AUTH_MODE=token" in said
