@@ -97,6 +97,11 @@ def _connected(address: str) -> RayJobs:
 def _check_options(options: argparse.Namespace) -> None:
     if options.runner == "local":
         raise UserError("submit needs --runner ray (or simulated), got local: it runs on a Ray")
+    if options.remote_study is not None and options.remote_study[0:1] not in ("/", "~"):
+        raise UserError(
+            "--remote-study must begin with / or ~, for a job's own folder is gone after it, got "
+            f"{options.remote_study!r}"
+        )
     if options.storage is not None and urlsplit(options.storage).password is not None:
         raise UserError(
             "--storage must not hold a password to be sent to a cluster, where jobs and their "
@@ -142,6 +147,7 @@ def _followed(
         _say(options, f"Follow it with: {_attach_command(options, job)}")
         print(json.dumps(origin) if options.json else job)
         return 0
+    code = 0
     try:
         state = jobs.follow(job, lambda line: _show(options, line))
         code = _exit_code(state)
@@ -156,7 +162,7 @@ def _followed(
             f"{_attach_command(options, job)}",
             file=sys.stderr,
         )
-        return 1
+        return code or 1
     return code
 
 
@@ -182,6 +188,8 @@ def _bring_back(
     jobs: RayJobs, place: StudyFolder, origin: Mapping[str, str], options: argparse.Namespace
 ) -> None:
     left_out = bring_back(jobs.study_archive(origin["remote_study"]), place, origin)
+    if left_out is None:
+        return  # it ended before there was a trial, and has said why
     summary = folder_summary(place)
     write_reports(place, summary, report_extras(place, summary))  # with the paths of this machine
     if left_out:
