@@ -121,7 +121,10 @@ class BaselineResult:
 
 
 def baseline_result(
-    given: Baseline, trials: tuple[Trial, ...], best: Trial | None
+    given: Baseline,
+    trials: tuple[Trial, ...],
+    best: Trial | None,
+    fastest: Measured | None,
 ) -> BaselineResult:
     """What came of the user's plan.
 
@@ -129,11 +132,11 @@ def baseline_result(
         given: the plan and its file.
         trials: all of the study.
         best: the fastest that trained.
+        fastest: its numbers, by the last that was measured of it.
     """
     measured = {t.plan: t.outcome for t in trials if isinstance(t.outcome, Measured)}
     tried = [trial for trial in trials if trial.plan == given.plan]
     own = measured.get(given.plan)
-    fastest = None if best is None else measured.get(best.plan)
     return BaselineResult(
         given=given,
         trial=tried[-1] if tried else None,

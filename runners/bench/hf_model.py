@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from runners.bench.launch_folder import LaunchFolder
 from runners.bench.weights import initial_weight
@@ -96,8 +97,6 @@ def decoder_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _hf_model(launch: LaunchFolder) -> nn.Module:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     values = json.loads(launch.model_config_path.read_text())
     config = AutoConfig.for_model(**values)
     config.use_cache = False

@@ -13,8 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tuner.framework_settings.table import settings_text
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, Rejected, TimedOut
 from tuner.plan import ParallelPlan
+from tuner.second_pass import NextRun
 from tuner.study import Budget, StudyListener
 from tuner.trial import Trial
 from tuner.units import size_text, time_text
@@ -132,10 +134,26 @@ class LiveView(StudyListener):
     def final_run(self, round_number: int, plan: ParallelPlan, outcome: Outcome | None) -> None:
         """Shows a run of the finals: that it starts, then what came of it."""
         if outcome is None:
-            self._final = f"finals, round {round_number + 1}  {plan.label()}"
-            if self._console.is_terminal:
-                self._show()
+            self._later(f"finals, round {round_number + 1}  {plan.label()}")
             return
+        self._later_ended(outcome)
+
+    def second_pass_run(self, number: int, next_run: NextRun, outcome: Outcome | None) -> None:
+        """Shows a run of the second pass: that it starts, then what came of it."""
+        if outcome is None:
+            settings = settings_text(next_run.settings) or "no setting changed"
+            what = f" ({next_run.setting})" if next_run.setting else ""
+            self._later(f"second pass, run {number + 1}{what}  {settings}")
+            return
+        self._later_ended(outcome)
+
+    def _later(self, words: str) -> None:
+        """A run after the trials is about to start."""
+        self._final = words
+        if self._console.is_terminal:
+            self._show()
+
+    def _later_ended(self, outcome: Outcome) -> None:
         self.stop()
         self._console.print(f"{self._final}  {outcome_text(outcome)}", soft_wrap=True, markup=False)
         self._final = ""
