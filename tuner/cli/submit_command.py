@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from reports.json_summary import study_document
 from reports.write import write_reports
@@ -17,17 +16,21 @@ from tuner.cli.brought_back import bring_back, check_place
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.job_package import JobPackage, pack_baseline, pack_job, pack_warm_starts
 from tuner.cli.report_extras import report_extras
-from tuner.cli.tune_command import add_study_options
+from tuner.cli.tune_command import STORAGE_VARIABLE, add_study_options
 from tuner.errors import UserError
 from tuner.job import read_job
 from tuner.job_cluster import cpu_cluster_of_this_machine
+from tuner.storage_url import holds_secret, parsed_url
 from tuner.study_folder import StudyFolder
 
 if TYPE_CHECKING:
     from runners.ray_jobs import JobState, RayJobs
 
 EXAMPLE = "paratune submit job.yaml --address http://head:8265 --trials 20"
-PASSED = ("trials", "time", "sampler", "runner", "storage", "seed", "no_verify")
+PASSED = (
+    *("trials", "time", "sampler", "second_pass", "seed", "parallel", "storage"),
+    *("runner", "no_verify"),
+)
 """Options of tune that go along as they are; files are packed, and these words are the rest."""
 _RAY_LINES = ("Running entrypoint for job", " job_manager.py:")
 """What Ray itself writes into a job's log: the command, and how the runtime environment goes."""
@@ -102,11 +105,11 @@ def _check_options(options: argparse.Namespace) -> None:
             "--remote-study must begin with / or ~, for a job's own folder is gone after it, got "
             f"{options.remote_study!r}"
         )
-    if options.storage is not None and urlsplit(options.storage).password is not None:
+    if options.storage is not None and holds_secret(parsed_url(options.storage)):
         raise UserError(
-            "--storage must not hold a password to be sent to a cluster, where jobs and their "
-            "options are seen by everyone; leave it out of the URL, and give it to the database's "
-            "driver on the head (for PostgreSQL PGPASSWORD, or ~/.pgpass)"
+            "--storage must not hold a password to be sent to a cluster, where the options of a "
+            f"job are seen by everyone; set {STORAGE_VARIABLE} in the environment that Ray is "
+            "started with on the head, or leave the password to PGPASSWORD or ~/.pgpass there"
         )
 
 
