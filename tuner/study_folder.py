@@ -300,6 +300,11 @@ class StudyFolder:
         """
         try:
             value = json.loads(path.read_text())
+        except FileNotFoundError as error:
+            raise UserError(
+                f"{self.path} must be a study folder, but it has no {path.relative_to(self.path)}; "
+                "give the folder that paratune tune named at its end (studies/NAME-OF-THE-JOB)"
+            ) from error
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{path} must be JSON as paratune writes it, but it cannot be read "

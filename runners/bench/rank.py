@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from runners.bench.allocator import allocator_settings
+from runners.bench.frameworks import import_framework
 from runners.bench.launch_folder import LaunchFolder
 from runners.bench.measure import measured_steps
 from runners.bench.memory import MemoryMeter, memory_meter
@@ -58,7 +59,7 @@ def _trained(
             f"these launch files are for {expected} ranks, but {place.num_ranks} were started; "
             f"start {expected} (torchrun --nproc-per-node, --nnodes)"
         )
-    _import_framework(launch.training.backend)
+    import_framework(launch.training.backend)
     report.enter(Phase.PROCESS_GROUP)
     device = rank_device(place)
     start_process_group(place, device)
@@ -70,19 +71,6 @@ def _trained(
     training = _built(launch, device)
     report.enter(Phase.FIRST_STEP)
     return _measured(launch, training, device, report, meters[0])
-
-
-def _import_framework(backend: Backend) -> None:
-    """Imports before memory is counted and limited: they are not the plan's."""
-    match backend:
-        case Backend.PYTORCH:
-            import runners.bench.pytorch_training
-        case Backend.DEEPSPEED:
-            import runners.bench.deepspeed_training
-        case Backend.MEGATRON:
-            import runners.bench.megatron_training  # noqa: F401
-        case _:
-            assert_never(backend)
 
 
 def _start_framework_groups(launch: LaunchFolder, device: torch.device) -> None:
