@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from runners.bench.allocator import allocator_settings
 from runners.bench.frameworks import import_framework
 from runners.bench.launch_folder import LaunchFolder
-from runners.bench.measure import measured_steps
+from runners.bench.measure import Steps, measured_steps
 from runners.bench.memory import MemoryMeter, memory_meter
 from runners.bench.rank_report import RankReport
 from runners.bench.ranks import RankPlace, rank_device, start_process_group
@@ -135,7 +136,8 @@ def _measured(
         "steps_end": steps.end,
         "steps_wall_s": time.perf_counter() - begin,
         "losses": steps.losses,
-        "peak_memory_bytes": meter.peak_bytes(),
+        "short_steps": _short_record(launch, steps),
+        "peak_memory_bytes": meter.peak_bytes() + _unseen_bytes(launch, training),
         "memory_growth_bytes": steps.memory_growth_bytes,
         "memory": meter.details(),
         "load": steps.load,
@@ -145,6 +147,18 @@ def _measured(
         "tokens_per_step": launch.training.seq_len * launch.training.global_batch_sequences,
         "torch_version": torch.__version__,
     }
+
+
+def _short_record(launch: LaunchFolder, steps: Steps) -> dict[str, Any] | None:
+    """What full steps were extrapolated from; None = they ran."""
+    short = launch.training.short_steps
+    return None if short is None else {**asdict(short), "times_s": steps.pairs}
+
+
+def _unseen_bytes(launch: LaunchFolder, training: Training) -> int:
+    """Of micro-batches that short steps left out."""
+    short = launch.training.short_steps
+    return 0 if short is None else (short.full - short.high) * training.bytes_of_microbatch()
 
 
 def _print_summary(result: dict[str, Any]) -> None:
