@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 EXAMPLE = "paratune submit job.yaml --address http://head:8265 --trials 20"
 PASSED = (
     *("trials", "time", "sampler", "second_pass", "seed", "parallel", "storage"),
-    *("runner", "no_verify"),
+    *("runner", "no_warm_pool", "no_verify"),
 )
 """Options of tune that go along as they are; files are packed, and these words are the rest."""
 _RAY_LINES = ("Running entrypoint for job", " job_manager.py:")
