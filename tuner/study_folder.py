@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -27,6 +28,10 @@ _SECOND_PASS = TypeAdapter(SecondPass)
 _VERIFICATION = TypeAdapter(Verification)
 FORMAT = 1
 """Raised when a folder of an older paratune can no longer be gone on with."""
+_UNWRITABLE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+)
 
 
 class StudyFolder:
@@ -308,6 +313,26 @@ class StudyFolder:
         if not isinstance(value, dict):
             raise UserError(f"{path} must hold a JSON object, got {type(value).__name__}")
         return value
+
+
+@contextmanager
+def said_where_unwritable(folder: StudyFolder) -> Iterator[None]:
+    """Within, a disk that is full or read-only ends the study with a sentence.
+
+    Raises:
+        RuntimeError: in place of the OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        kept = sum(1 for _ in folder.path.glob("trials/*/trial.json"))
+        raise RuntimeError(
+            f"the study folder {folder.path} must have room and be writable, but writing to it "
+            f"failed ({error.strerror}: {error.filename or 'its journal'}); the {kept} trials that "
+            "ended are kept: make room, and the same command goes on"
+        ) from error
 
 
 def _trial_of(path: Path) -> Trial:

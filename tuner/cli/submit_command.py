@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from runners.ray_jobs import JobState, RayJobs
 
 EXAMPLE = "paratune submit job.yaml --address http://head:8265 --trials 20"
-PASSED = ("trials", "time", "sampler", "runner", "storage", "seed", "no_verify")
+PASSED = ("trials", "time", "sampler", "parallel", "runner", "storage", "seed", "no_verify")
 """Options of tune that go along as they are; files are packed, and these words are the rest."""
 _RAY_LINES = ("Running entrypoint for job", " job_manager.py:")
 """What Ray itself writes into a job's log: the command, and how the runtime environment goes."""
