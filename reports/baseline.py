@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.outcome import Measured
+from tuner.launch import Settings
+from tuner.outcome import Measured, Source
 from tuner.plan import ParallelPlan
 from tuner.trial import Trial
 
@@ -25,8 +26,10 @@ class Baseline:
     unknown_keys: tuple[str, ...]
     ignored_keys: tuple[tuple[str, str], ...]
     """Keys with the reason."""
+    settings: Settings
+    """Framework settings, carried into every plan of the framework that they apply to."""
     pinned: tuple[tuple[str, str], ...]
-    """Keys without a knob, with their values."""
+    """Other keys without a knob, with their values."""
     notes: tuple[str, ...]
     changes: BaselineChanges | None = None
 
@@ -41,6 +44,7 @@ class Baseline:
             format=document["format"],
             unknown_keys=tuple(document["unknown_keys"]),
             ignored_keys=tuple((one["key"], one["reason"]) for one in document["ignored_keys"]),
+            settings=tuple(document.get("settings", {}).items()),
             pinned=tuple(document["pinned"].items()),
             notes=tuple(document["notes"]),
             changes=None if changes is None else BaselineChanges.of_document(changes),
@@ -161,7 +165,10 @@ def _bought(
     for step in changes.steps:
         was, now = measured.get(before), measured.get(step.plan)
         # The whole way measured is the speed-up itself, and confirms no single change.
+        # A ratio of an extrapolated time and a measured one confirms nothing either.
+        known = {both.source for both in (was, now) if both is not None}
         told = was is not None and now is not None and len(changes.steps) > 1
+        told = told and Source.EXTRAPOLATED not in known
         bought.append(
             ChangeBought(
                 change=step,

@@ -99,7 +99,8 @@ def check(name: str, subject: Subject, needs: tuple[Need, ...]) -> None:
     """
     values: dict[str, PlanValue] = subject.plan.to_dict() | dict(subject.spec.settings)
     broken = [
-        f"{need.knob} must be {need.allowed}, got {values[need.knob]}: {need.why}; {need.instead}"
+        f"{need.knob} must be {need.allowed}, got {value_text(values[need.knob])}: {need.why}; "
+        f"{need.instead}"
         for need in needs
         if not need.holds
     ]

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from runners.rank_process import ColdRanks
 from runners.rank_processes import NodeRanks, free_port
 from runners.supervisor import NodeEnd, Supervisor
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, TimedOut
@@ -36,7 +37,7 @@ def supervisor(
         ranks,
         env={},
         limits_s=limits_s or NO_LIMITS,
-        command=(sys.executable, str(FAKE_RANK), str(folder), *behaviours),
+        source=ColdRanks(command=(sys.executable, str(FAKE_RANK), str(folder), *behaviours)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tuner.importing.trainer_arguments import argument, check_world_size
 from tuner.launch import TRAINING_FILE
 from tuner.plan import ParallelPlan
 
+_MICRO = "train_micro_batch_size_per_gpu"
 _FROM_ARGUMENTS = {
     "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
@@ -73,9 +75,21 @@ def deepspeed_plan(settings: Settings, values: Mapping[str, Any], target: Import
     return _imported(settings, findings, target)
 
 
+def auto_notes(settings: Settings, target: ImportTarget) -> tuple[str, ...]:
+    """What is still "auto" once a file that DeepSpeed itself must read has been read."""
+    left = [key for key, value in settings.left() if value == "auto"]
+    if not left or target.arguments_file is not None:
+        return ()
+    places = ", ".join(f"{key} (line {settings.line(key)})" for key in left)
+    return (
+        '"auto" without a Trainer is refused by DeepSpeed, or dropped for its default (rule '
+        f"DS-06): {places}",
+    )
+
+
 def _refuse_what_deepspeed_refuses(settings: Settings, values: Mapping[str, Any]) -> None:
     for key in REMOVED_KEYS:
-        if settings.has(key):
+        if settings.stands(key):
             raise settings.error(
                 key, "was removed from DeepSpeed, which refuses it (rule DS-08); remove it"
             )
@@ -114,11 +128,7 @@ class _Resolved:
         name = _FROM_ARGUMENTS[key]
         if value == "auto":
             if (filled := argument(self._target, name)) is None:
-                raise self._settings.error(
-                    key,
-                    f'is "auto", which the Trainer fills in from {name}; give its '
-                    "TrainingArguments with --baseline-arguments FILE, or a number here",
-                )
+                raise self._without_trainer(key, name)
             return filled
         given = (self._target.arguments or {}).get(name)
         if value is not None and given is not None and value != given:
@@ -128,6 +138,19 @@ class _Resolved:
                 "Trainer refuses files that differ",
             )
         return value
+
+    def filled(self, key: str, argument_key: str) -> int:
+        """What the Trainer puts in the place of "auto", by what it does for another key."""
+        if (value := argument(self._target, _FROM_ARGUMENTS[argument_key])) is None:
+            raise self._without_trainer(key, _FROM_ARGUMENTS[argument_key])
+        return int(value)
+
+    def _without_trainer(self, key: str, name: str) -> UserError:
+        return self._settings.error(
+            key,
+            f'is "auto", which the Trainer fills in from {name}; give its '
+            "TrainingArguments with --baseline-arguments FILE, or a number here",
+        )
 
     def whole(self, key: str) -> int | None:
         value = self.value(key)
@@ -246,6 +269,8 @@ def _read_batch(
         micro=resolved.whole("train_micro_batch_size_per_gpu"),
         accumulation=resolved.whole("gradient_accumulation_steps"),
     )
+    if train == "auto" and triple.micro is None:
+        triple = replace(triple, micro=resolved.filled("train_batch_size", _MICRO))
     micro = micro_batch_of(triple, data_parallel, settings, num_gpus=num_gpus)
     from_micro = triple.micro is not None
     key = "train_micro_batch_size_per_gpu" if from_micro else "train_batch_size"

@@ -252,8 +252,9 @@ def _read_settings(options: _Options, findings: Findings) -> None:
         if options.has(option):
             findings.set_to(name, value, option)
     for name, option in _SIZES.items():
-        if (size := options.known_number(option)) is not None:
-            findings.set_to(name, size, option)
+        # A number that the script does not say is listed as it stands.
+        if options.has(option) and unknown_part(options.options[option]) is None:
+            findings.set_to(name, options.whole(option, 1), option)
     if says_expandable_segments(options.text, options.file):
         findings.set_to("expandable_segments", True, ALLOCATOR_VARIABLE)
 
@@ -266,6 +267,11 @@ def _read_left_out(options: _Options, findings: Findings, target: ImportTarget) 
     shards = findings.knobs.get("zero_stage", 0) == 1
     names = ("overlap_grad_reduce", "overlap_param_gather") if shards else ("overlap_grad_reduce",)
     left_out = [name for name in names if name not in findings.settings]
+    if "overlap_grad_reduce" in left_out and findings.settings.get("overlap_param_gather"):
+        raise options.error(
+            "--overlap-param-gather",
+            "needs --overlap-grad-reduce (rule MC-60), got it without; add it",
+        )
     if is_own_launch(options.file):
         for name in left_out:
             findings.set_to(name, False, _SWITCHES[name][0])

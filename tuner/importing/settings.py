@@ -28,6 +28,12 @@ class Settings:
         """Whether a key is there; null counts as absent."""
         return self._value(key) is not None
 
+    def stands(self, key: str) -> bool:
+        """Whether a key is there, also with null."""
+        *blocks, name = key.split(".")
+        block = self._value(".".join(blocks)) if blocks else self._values
+        return isinstance(block, Mapping) and name in block
+
     def take(self, key: str) -> Any:
         """A value as it is, or None."""
         value = self._value(key)
