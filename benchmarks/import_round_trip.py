@@ -1,11 +1,13 @@
 """Reads back what trials are launched with: for random legal plans, the plan imported is the plan.
 
-300 plans of each framework on several workloads and clusters, seed 0, no GPU. Prints how many came
-back as they were, and the first that did not.
+300 plans of each framework on several workloads and clusters, seed 0, no GPU. Every other
+plan has framework settings drawn at random. Prints how many came back as they were, and those that
+did not.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import tempfile
 import time
@@ -14,10 +16,13 @@ from pathlib import Path
 from runners.backends.launch import launch_for
 from search_spaces.enumeration import search_space
 from search_spaces.rule import Setting
+from tests.some_settings import some_settings
 from tuner.cli.found_cluster import found_cluster
+from tuner.framework_settings.setting import SettingCase
+from tuner.framework_settings.table import settled
 from tuner.importing.formats import imported_plan
 from tuner.job import Job, read_job
-from tuner.launch import Measurement
+from tuner.launch import ENVIRONMENT_FILE, Measurement, Settings
 from tuner.plan import Backend, ParallelPlan
 from tuner.study_folder import write_launch_files
 
@@ -35,28 +40,35 @@ def random_plans(job: Job, backend: Backend, number: int, seed: int) -> list[Par
     return [plans[row] for row in chosen]
 
 
-def came_back(plan: ParallelPlan, job: Job, folder: Path) -> ParallelPlan:
-    """What the plan's launch files say."""
-    write_launch_files(launch_for(plan, job.workload, job.cluster, Measurement()), folder)
-    return imported_plan(folder, cluster=job.cluster, workload=job.workload).plan
+def came_back(case: SettingCase, asked: Settings, folder: Path) -> bool:
+    """Whether the plan's launch files say it, and all its settings."""
+    spec = launch_for(case.plan, case.workload, case.cluster, Measurement(), asked)
+    write_launch_files(spec, folder)
+    (folder / ENVIRONMENT_FILE).write_text(json.dumps(dict(spec.env)))
+    found = imported_plan(folder, cluster=case.cluster, workload=case.workload)
+    same = found.plan == case.plan and settled(case, found.settings) == settled(case, asked)
+    if not same:
+        print(f"differs: {case.plan} {asked}\n     is: {found.plan} {found.settings}")
+    return same
 
 
 def main() -> None:
     jobs = [read_job(EXAMPLES / name, found_cluster) for name in JOBS]
-    print(f"{'framework':<10} {'plans':>6} {'equal':>6} {'a plan':>9}")
+    print(f"{'framework':<10} {'plans':>6} {'equal':>6} {'settings':>9} {'a plan':>9}")
     for backend in Backend:
-        equal, tried, started = 0, 0, time.perf_counter()
+        equal, tried, settings, turns = 0, 0, 0, random.Random(0)
+        started = time.perf_counter()
         for seed, job in enumerate(jobs):
             wanted = (PLANS_PER_BACKEND - tried) // (len(jobs) - seed)
             for plan in random_plans(job, backend, wanted, seed):
+                case = SettingCase(plan=plan, workload=job.workload, cluster=job.cluster)
+                asked = some_settings(case, turns) if tried % 2 else ()
                 with tempfile.TemporaryDirectory() as folder:
-                    back = came_back(plan, job, Path(folder))
+                    equal += came_back(case, asked, Path(folder))
                 tried += 1
-                equal += back == plan
-                if back != plan:
-                    print(f"differs: {plan}\n     is: {back}")
+                settings += len(asked)
         each_s = (time.perf_counter() - started) / max(1, tried)
-        print(f"{backend:<10} {tried:>6} {equal:>6} {each_s * 1e3:>6.1f} ms")
+        print(f"{backend:<10} {tried:>6} {equal:>6} {settings:>9} {each_s * 1e3:>6.1f} ms")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.launch import Settings
 from tuner.outcome import Measured
 from tuner.plan import ParallelPlan
 from tuner.trial import Trial
@@ -25,8 +26,10 @@ class Baseline:
     unknown_keys: tuple[str, ...]
     ignored_keys: tuple[tuple[str, str], ...]
     """Keys with the reason."""
+    settings: Settings
+    """Framework settings, carried into every plan of the framework that they apply to."""
     pinned: tuple[tuple[str, str], ...]
-    """Keys without a knob, with their values."""
+    """Other keys without a knob, with their values."""
     notes: tuple[str, ...]
     changes: BaselineChanges | None = None
 
@@ -41,6 +44,7 @@ class Baseline:
             format=document["format"],
             unknown_keys=tuple(document["unknown_keys"]),
             ignored_keys=tuple((one["key"], one["reason"]) for one in document["ignored_keys"]),
+            settings=tuple(document.get("settings", {}).items()),
             pinned=tuple(document["pinned"].items()),
             notes=tuple(document["notes"]),
             changes=None if changes is None else BaselineChanges.of_document(changes),
@@ -121,7 +125,10 @@ class BaselineResult:
 
 
 def baseline_result(
-    given: Baseline, trials: tuple[Trial, ...], best: Trial | None
+    given: Baseline,
+    trials: tuple[Trial, ...],
+    best: Trial | None,
+    fastest: Measured | None,
 ) -> BaselineResult:
     """What came of the user's plan.
 
@@ -129,11 +136,11 @@ def baseline_result(
         given: the plan and its file.
         trials: all of the study.
         best: the fastest that trained.
+        fastest: its numbers, by the last that was measured of it.
     """
     measured = {t.plan: t.outcome for t in trials if isinstance(t.outcome, Measured)}
     tried = [trial for trial in trials if trial.plan == given.plan]
     own = measured.get(given.plan)
-    fastest = None if best is None else measured.get(best.plan)
     return BaselineResult(
         given=given,
         trial=tried[-1] if tried else None,

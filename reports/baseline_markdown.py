@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.baseline import BaselineResult
-from reports.baseline_wording import baseline_line
+from reports.baseline_wording import baseline_line, carried_words
 from reports.summary import Summary
 from reports.wording import one_line, outcome_words
 
@@ -25,6 +25,7 @@ def baseline_section(summary: Summary) -> list[str]:
         *_changes(result),
         *_listed("Worth knowing", given.notes),
         *_listed("Keys that the framework does not know", given.unknown_keys),
+        *_listed(f"Settings carried into every plan of {given.plan.backend}", carried_words(given)),
         *_listed(
             "Keys without a knob, which were not carried over",
             tuple(f"`{key}`: {value or 'given'}" for key, value in given.pinned),

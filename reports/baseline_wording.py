@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.baseline import BaselineResult, ChangeBought
-from reports.summary import Summary
+from reports.baseline import Baseline, BaselineResult, ChangeBought
+from reports.summary import MeasuredTrial, Summary
 from reports.wording import outcome_words, source_mark
+from tuner.framework_settings.table import settings_text
 from tuner.outcome import Measured, OutOfMemory, TimedOut
 
 _MOST_CHANGES = 3
@@ -23,11 +24,22 @@ def baseline_line(summary: Summary) -> str | None:
         return f"yours ({result.given.plan.label()}) {_end_words(result)}{_best_words(summary)}"
     yours = f"yours: {own.tokens_per_s:,.0f} tokens/s{source_mark(summary.source)}"
     if best.plan == result.given.plan:
-        return f"{yours}, the fastest of the {len(summary.ranking)} plans that trained"
+        return (
+            f"{yours}, the fastest of the {len(summary.ranking)} plans that trained{_tuned(best)}"
+        )
     line = f"{yours}; best: {best.measured.tokens_per_s:,.0f} ({result.speedup:.2f}x)"
     if result.is_tie:
         line += ", which may be no difference: the two intervals overlap"
     return line + _because(result)
+
+
+def _tuned(best: MeasuredTrial) -> str:
+    return f"; faster with {settings_text(best.settings)}" if best.settings else ""
+
+
+def carried_words(given: Baseline) -> tuple[str, ...]:
+    """The framework settings of the file, a line each."""
+    return tuple(settings_text([setting]) for setting in given.settings)
 
 
 def _because(result: BaselineResult) -> str:
@@ -76,6 +88,7 @@ def baseline_record(summary: Summary) -> dict[str, Any] | None:
         "format": given.format,
         "unknown_keys": list(given.unknown_keys),
         "ignored_keys": [{"key": key, "reason": reason} for key, reason in given.ignored_keys],
+        "settings": dict(given.settings),
         "pinned": dict(given.pinned),
         "notes": list(given.notes),
         "trial": result.trial.number if result.trial else None,

@@ -10,7 +10,7 @@ from pathlib import Path
 from reports.launch_commands import deepspeed_command, torchrun_command
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
-from reports.wording import headroom_words, interval_words, plan_words, throughput_words
+from reports.wording import headroom_words, interval_words, plan_words, run_words, throughput_words
 from tuner.errors import UserError
 from tuner.launch import ENVIRONMENT_FILE, MEGATRON_FILE
 from tuner.outcome import Source
@@ -21,13 +21,13 @@ README = "README.md"
 _HERE = "."
 
 
-def launch_environment(folder: StudyFolder, number: int) -> Mapping[str, str]:
-    """The variables that a trial's ranks ran with; empty where the trial kept none.
+def launch_environment(folder: StudyFolder, launch: Path) -> Mapping[str, str]:
+    """The variables that the ranks of a launch ran with; empty where it kept none.
 
     Raises:
         UserError: the file is not JSON.
     """
-    path = folder.launch_folder(number) / ENVIRONMENT_FILE
+    path = launch / ENVIRONMENT_FILE
     if not path.exists():
         return {}
     return {name: str(value) for name, value in folder.read_json(path).items()}
@@ -41,13 +41,13 @@ def write_best(
     Raises:
         UserError: the trial's launch files are missing.
     """
-    launch = folder.launch_folder(best.number)
+    launch = folder.winner_launch_folder(best.number, best.run)
     if not launch.is_dir():
         raise UserError(
             f"{launch} must hold the launch files of the fastest trial, but it is no folder; "
             "bring it back, or move that trial's folder away to report on the others"
         )
-    env = launch_environment(folder, best.number)
+    env = launch_environment(folder, launch)
     with tempfile.TemporaryDirectory(prefix=".best-", dir=folder.path) as temporary:
         new = Path(temporary) / "new"
         shutil.copytree(launch, new)
@@ -65,12 +65,12 @@ def best_readme(
     how = (
         "These numbers are simulated: the cost model said so, nothing was started."
         if measured.source is Source.SIMULATED
-        else f"Measured in trial {best.number}: the median of {len(measured.step_times_s)} whole "
+        else f"Measured in {run_words(best)}: the median of {len(measured.step_times_s)} whole "
         "optimizer steps, of the slowest rank."
     )
     return "\n".join(
         [
-            f"# {best.plan.label()}",
+            f"# {best.label}",
             "",
             f"{plan_words(best.plan, summary.num_gpus)}.",
             "",
@@ -79,7 +79,7 @@ def best_readme(
             f"- memory: {headroom_words(measured, facts.memory_limit_bytes)}",
             f"- on: {facts.num_nodes} x {facts.gpus_per_node} ranks of {facts.gpu}",
             "",
-            f"{how} The files beside this one are byte for byte those that the trial ran with.",
+            f"{how} The files beside this one are byte for byte those that ran.",
             "",
             *_launch_section(best, facts, env),
         ]

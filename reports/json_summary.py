@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports.baseline_wording import baseline_record
+from reports.second_pass_wording import second_pass_record
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import doubt_words, outcome_words
 from tuner.outcome import Measured
@@ -25,6 +26,7 @@ def study_document(folder: StudyFolder, summary: Summary) -> dict[str, Any]:
         "waterfall": folder.read_json(folder.waterfall_file),
         "by_backend": {str(b): _backend_record(summary, b) for b in Backend},
         "baseline": baseline_record(summary),
+        "second_pass": second_pass_record(summary),
         "counts": dict(summary.counts),
         "num_gpus": summary.num_gpus,
         "study": str(folder.path),
@@ -75,6 +77,7 @@ def _measured_record(summary: Summary, ranked: MeasuredTrial) -> dict[str, Any]:
     measured = ranked.measured
     return {
         "plan": ranked.plan.to_dict(),
+        "settings": dict(ranked.settings),
         "step_time_s": measured.step_time_s,
         "step_time_ci_s": list(measured.step_time_ci_s),
         "tokens_per_s": measured.tokens_per_s,

@@ -8,6 +8,8 @@ from reports.baseline_markdown import baseline_section
 from reports.baseline_wording import baseline_line
 from reports.launch_commands import torchrun_command
 from reports.report_facts import flattened
+from reports.second_pass_markdown import second_pass_section
+from reports.second_pass_wording import second_pass_line
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import (
@@ -22,6 +24,7 @@ from reports.wording import (
     one_line,
     outcome_words,
     plan_words,
+    run_words,
     source_mark,
     throughput_words,
     tie_words,
@@ -42,6 +45,7 @@ def report_text(summary: Summary, facts: StudyFacts) -> str:
         _frameworks(summary),
         _trials(summary),
         _finals(summary),
+        second_pass_section(summary),
         _doubts(summary),
         _failures(summary),
         _waterfall(facts),
@@ -64,9 +68,11 @@ def _answer(summary: Summary, facts: StudyFacts) -> list[str]:
         f"**`{best.plan.label()}`** - {plan_words(best.plan, summary.num_gpus)}.",
         "",
         f"- Speed{mark}: {throughput_words(summary, best)}.",
-        f"- Step time{mark}: {interval_words(best.measured)}, trial {best.number}.",
+        f"- Step time{mark}: {interval_words(best.measured)}, {run_words(best)}.",
         f"- Memory{mark}: {headroom_words(best.measured, facts.memory_limit_bytes)}.",
     ]
+    if (settings := second_pass_line(summary)) is not None:
+        lines.append(f"- Framework settings: {settings}.")
     if (yours := baseline_line(summary)) is not None:
         lines.append(f"- Against your configuration: {yours}.")
     if compared := comparison_words(summary):

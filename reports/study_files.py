@@ -63,6 +63,7 @@ class StudyFiles:
             UserError: it is no study folder.
         """
         best = summary.best
+        launch = None if best is None else folder.winner_launch_folder(best.number, best.run)
         share = _ALL_TAILS_CHARS // max(1, len(summary.trials))
         tails = {t.number: _log_tail(folder, t, min(_TAIL_CHARS, share)) for t in summary.trials}
         lines = {backend: _configuration_lines(folder, summary, backend) for backend in Backend}
@@ -70,7 +71,7 @@ class StudyFiles:
             job=folder.read_json(folder.job_file),
             logs={number: tail for number, tail in tails.items() if tail is not None},
             configuration_lines={b: count for b, count in lines.items() if count is not None},
-            best_environment={} if best is None else launch_environment(folder, best.number),
+            best_environment={} if launch is None else launch_environment(folder, launch),
         )
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from reports.baseline import Baseline, BaselineResult, baseline_result
 from tuner.finals import Finalist, Finals, failed_finalists, standings
+from tuner.framework_settings.table import settings_text
+from tuner.launch import Settings
 from tuner.outcome import Measured, OutOfMemory, Source
 from tuner.plan import Backend, ParallelPlan
+from tuner.second_pass import SecondPass
 from tuner.trial import Trial
 from tuner.verification import Verification
 
@@ -24,6 +27,16 @@ class MeasuredTrial:
 
     trial: Trial
     measured: Measured
+    settings: Settings = ()
+    """Framework settings that the second pass kept for it, on top of what the trial had."""
+    run: int | None = None
+    """The run of the second pass whose launch files say them; None: the trial's own files."""
+
+    @property
+    def label(self) -> str:
+        """Of its plan, with the settings that were kept."""
+        also = f" with {settings_text(self.settings)}" if self.settings else ""
+        return f"{self.plan.label()}{also}"
 
     @property
     def plan(self) -> ParallelPlan:
@@ -68,6 +81,8 @@ class Summary:
     """Of the best plan: whether it computes what one rank does; None = not looked at."""
     baseline: BaselineResult | None = None
     """The user's own plan, where one was given."""
+    second_pass: SecondPass | None = None
+    """Framework settings tried on the best plan; None where none were."""
 
     @property
     def best(self) -> MeasuredTrial | None:
@@ -84,7 +99,7 @@ class Summary:
         """Whether noise leaves open which is the fastest: by the finals, else by the intervals."""
         if self.best is None or self.runner_up is None:
             return False
-        if self.finals:
+        if self.finals and not self.best.settings:
             return sum(finalist.may_be_fastest for finalist in self.finals) > 1
         return self.runner_up.measured.step_time_ci_s[0] <= self.best.measured.step_time_ci_s[1]
 
@@ -102,7 +117,7 @@ class Summary:
         high = second.step_time_ci_s[1] / max(best.step_time_ci_s[0], _SHORTEST_S) - 1
         behind = next((f.behind for f in self.finals if f.trial == self.runner_up.number), None)
         winner_is_fastest = bool(self.finals) and self.finals[0].behind is None
-        if behind is not None and winner_is_fastest:
+        if behind is not None and winner_is_fastest and not self.best.settings:
             low, high = behind
         return second.step_time_s / best.step_time_s - 1, low, high
 
@@ -134,14 +149,28 @@ class Summary:
         return ranked.measured.tokens_per_s / self.num_gpus
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AfterTrials:
+    """What was done with the best plans once they had been tried; None where it was not."""
+
+    finals: Finals | None = None
+    """The best plans measured again; what they say replaces what their trials said."""
+    second_pass: SecondPass | None = None
+    """Settings tried on a winner; one of another plan than the best is left out."""
+    verification: Verification | None = None
+    """The last that was made; one of another plan than the best is left out."""
+
+
+NOTHING_AFTER = AfterTrials()
+
+
 def summarize(
     trials: tuple[Trial, ...],
     *,
     num_gpus: int,
     defaults: Mapping[Backend, ParallelPlan],
-    finals: Finals | None = None,
-    verification: Verification | None = None,
     baseline: Baseline | None = None,
+    after: AfterTrials = NOTHING_AFTER,
 ) -> Summary:
     """The summary of these trials.
 
@@ -149,15 +178,18 @@ def summarize(
         trials: all of the study.
         num_gpus: of the whole cluster; every plan uses all of them.
         defaults: each framework's own plan, where it is legal.
-        finals: the best plans measured again; what they say replaces what their trials said.
-        verification: the last that was made; one of another plan than the best is left out.
         baseline: the user's own plan, where one was given.
+        after: what was done with the best of them since.
 
     Raises:
         ValueError: measured and simulated numbers are mixed.
     """
+    finals, verification, second_pass = after.finals, after.verification, after.second_pass
     standing = _standing(finals, trials)
     ranking = _ranking(trials, standing, failed_finalists(finals) if finals else ())
+    if second_pass is not None and not (ranking and ranking[0].plan == second_pass.plan):
+        second_pass = None
+    ranking = _with_settings(ranking, second_pass)
     counts = Counter(trial.outcome.kind for trial in trials)
     return Summary(
         trials=tuple(sorted(trials, key=lambda trial: trial.number)),
@@ -171,15 +203,35 @@ def summarize(
         finals=standing,
         verification=(
             verification
-            if verification is not None and ranking and verification.plan == ranking[0].plan
+            if verification is not None and ranking and _is_of(verification, ranking[0])
             else None
         ),
         baseline=(
             None
             if baseline is None
-            else baseline_result(baseline, trials, ranking[0].trial if ranking else None)
+            else baseline_result(
+                baseline,
+                trials,
+                ranking[0].trial if ranking else None,
+                ranking[0].measured if ranking else None,
+            )
         ),
+        second_pass=second_pass,
     )
+
+
+def _with_settings(
+    ranking: tuple[MeasuredTrial, ...], found: SecondPass | None
+) -> tuple[MeasuredTrial, ...]:
+    """The best with the settings that were kept for it, and the numbers that it has with them."""
+    if found is None or found.measured is None:
+        return ranking
+    tuned = replace(ranking[0], measured=found.measured, settings=found.changes_kept, run=found.run)
+    return (tuned, *ranking[1:])
+
+
+def _is_of(verification: Verification, best: MeasuredTrial) -> bool:
+    return verification.plan == best.plan and verification.settings == best.settings
 
 
 def _standing(finals: Finals | None, trials: tuple[Trial, ...]) -> tuple[Finalist, ...]:

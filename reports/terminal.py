@@ -10,6 +10,7 @@ from rich.text import Text
 from reports.baseline_wording import baseline_line
 from reports.best_folder import launch_environment
 from reports.launch_commands import folded, torchrun_command
+from reports.second_pass_wording import second_pass_line
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import (
@@ -21,6 +22,7 @@ from reports.wording import (
     margin_words,
     outcome_words,
     plan_words,
+    run_words,
     source_mark,
     throughput_words,
     tie_words,
@@ -105,9 +107,11 @@ def _answer_grid(
     rows = [
         ("plan", plan_words(best.plan, summary.num_gpus)),
         (f"speed{mark}", throughput_words(summary, best)),
-        (f"step time{mark}", f"{interval_words(best.measured)}, trial {best.number}"),
+        (f"step time{mark}", f"{interval_words(best.measured)}, {run_words(best)}"),
         (f"memory{mark}", headroom_words(best.measured, facts.memory_limit_bytes)),
     ]
+    if (settings := second_pass_line(summary)) is not None:
+        rows.append(("settings", settings))
     if (yours := baseline_line(summary)) is not None:
         rows.append(("yours", yours.removeprefix("yours: ")))
     if compared := comparison_words(summary):
@@ -134,6 +138,6 @@ def _launch_text(best: MeasuredTrial, folder: StudyFolder, facts: StudyFacts) ->
         str(folder.best_folder),
         num_nodes=facts.num_nodes,
         gpus_per_node=facts.gpus_per_node,
-        env=launch_environment(folder, best.number),
+        env=launch_environment(folder, folder.winner_launch_folder(best.number, best.run)),
     )
     return folded(words, _COMMAND_WIDTH)

@@ -104,6 +104,13 @@ def interval_words(measured: Measured) -> str:
     return f"{time_text(measured.step_time_s)} (95 % interval {low} to {high})"
 
 
+def run_words(ranked: MeasuredTrial) -> str:
+    """Where the launch files come from: a trial, or the second pass over its settings."""
+    if ranked.run is None:
+        return f"trial {ranked.number}"
+    return f"the second pass of trial {ranked.number} (its run {ranked.run})"
+
+
 def headroom_words(measured: Measured, limit_bytes: int) -> str:
     """The peak against what a rank may allocate."""
     left = limit_bytes - measured.peak_memory_bytes
@@ -201,7 +208,7 @@ def verification_words(summary: Summary) -> str:
 
 def doubt_words(measured: Measured) -> tuple[str, ...]:
     """What is to be known of a measurement beside its numbers, a sentence each."""
-    doubts = list(measured.marks)
+    doubts = [*measured.marks, *measured.unfollowed]
     if measured.outlier_steps:
         doubts.append(
             f"{len(measured.outlier_steps)} of {len(measured.step_times_s)} steps lie far from the "

@@ -142,6 +142,7 @@ def _measured(ends: Sequence[RankEnd]) -> Measured:
         steps_end=StepsEnd(first.get("steps_end", StepsEnd.FIXED)),
         memory_growth_bytes=max(int(r.get("memory_growth_bytes", 0)) for r in results),
         marks=disturbances([r["load"] for r in results if r.get("load")]),
+        unfollowed=tuple(dict.fromkeys(one for r in results for one in r.get("unfollowed", ()))),
         reserved_unused_bytes=max(_reserved_unused_bytes(r["memory"]) for r in results),
     )
 

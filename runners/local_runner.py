@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from runners.rank_processes import NodeRanks, free_port
 from runners.supervisor import Supervisor
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
-from tuner.launch import ENVIRONMENT_FILE, LaunchSpec, Measurement
+from tuner.launch import ENVIRONMENT_FILE, LaunchSpec, Measurement, Settings
 from tuner.outcome import Failed, Outcome, Phase
 from tuner.plan import ParallelPlan
-from tuner.runner import PhaseListener
+from tuner.runner import PhaseListener, Stopped
 from tuner.study_folder import launch_folder, write_launch_files
 from tuner.workload import Workload
 
@@ -29,6 +30,9 @@ _LOG = logging.getLogger(__name__)
 
 class LocalRunner:
     """Runs every trial as fresh ranks of this machine."""
+
+    num_slots = 1
+    """A trial uses all devices that the job's cluster has here."""
 
     def __init__(
         self,
@@ -45,11 +49,15 @@ class LocalRunner:
         self._workload = workload
         self._cluster = cluster
         self.measurement = measurement
+        self.settings: Settings = ()
         self._limits_s = limits_s
+        self._lock = threading.Lock()
+        self._supervisors: set[Supervisor] = set()
+        self._stopped = False
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What ``run`` would start."""
-        return launch_for(plan, self._workload, self._cluster, self.measurement)
+        return launch_for(plan, self._workload, self._cluster, self.measurement, self.settings)
 
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """Tries the plan once; a port taken by another is no fault of the plan."""
@@ -67,7 +75,25 @@ class LocalRunner:
             master_port=free_port(LOOPBACK),
         )
         supervisor = Supervisor(folder, ranks, env=env, limits_s=self._limits_s)
-        return supervisor.run(on_phase).outcome()
+        with self._lock:
+            if self._stopped:
+                raise Stopped
+            self._supervisors.add(supervisor)
+        try:
+            end = supervisor.run(on_phase)
+        finally:
+            with self._lock:
+                self._supervisors.discard(supervisor)
+        if self._stopped:
+            raise Stopped
+        return end.outcome()
+
+    def stop(self) -> None:
+        """Ends the ranks of the running trial."""
+        with self._lock:
+            self._stopped = True
+            for supervisor in self._supervisors:
+                supervisor.stop()
 
     def close(self) -> None:
         """Nothing is held between trials."""

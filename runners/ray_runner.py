@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,10 +46,10 @@ from runners.ray_loopback import on_loopback
 from runners.supervisor import GRACE_S
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
-from tuner.launch import LaunchSpec, Measurement
+from tuner.launch import LaunchSpec, Measurement, Settings
 from tuner.outcome import Outcome, Phase, TimedOut
 from tuner.plan import ParallelPlan
-from tuner.runner import PhaseListener
+from tuner.runner import PhaseListener, Stopped
 from tuner.workload import Workload
 
 PLACEMENT_LIMIT_S = 120.0
@@ -67,6 +68,8 @@ _NAMESPACE = "paratune"
 
 class RayRunner:
     """Runs every trial as fresh ranks on the nodes of a Ray cluster."""
+
+    num_slots = 1
 
     def __init__(
         self,
@@ -92,8 +95,10 @@ class RayRunner:
         self._workload = workload
         self._cluster = cluster
         self.measurement = measurement
+        self.settings: Settings = ()
         self._limits_s = limits_s
         self._placement_limit_s = placement_limit_s
+        self._stopped = threading.Event()
         if address is None:
             _start_ray(cluster)
         else:
@@ -101,7 +106,7 @@ class RayRunner:
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What ``run`` would start."""
-        return launch_for(plan, self._workload, self._cluster, self.measurement)
+        return launch_for(plan, self._workload, self._cluster, self.measurement, self.settings)
 
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """Tries the plan once; once more where a node, or a supervisor, was lost."""
@@ -109,8 +114,9 @@ class RayRunner:
         return with_second_attempt(lambda: self._attempt(spec, folder, on_phase), folder)
 
     def _attempt(self, spec: LaunchSpec, folder: Path, on_phase: PhaseListener) -> Outcome:
-        with _placed(spec, self._cluster.gpu.device, self._placement_limit_s) as nodes:
-            trial = _RayTrial(spec, self._cluster.gpu.device, nodes, self._limits_s)
+        device = self._cluster.gpu.device
+        with _placed(spec, device, self._placement_limit_s, self._stopped) as nodes:
+            trial = _RayTrial(spec, device, nodes, self._limits_s, self._stopped)
             try:
                 return trial.run(folder, on_phase)
             except ray.exceptions.RayTaskError as error:
@@ -121,6 +127,10 @@ class RayRunner:
                 return trial.lost(error)
             finally:
                 trial.end()
+
+    def stop(self) -> None:
+        """Has running trials end their ranks and give their nodes back."""
+        self._stopped.set()
 
     def close(self) -> None:
         """Ends the Ray that was started here; one that was running stays."""
@@ -200,14 +210,16 @@ class _Node:
 
 
 @contextmanager
-def _placed(spec: LaunchSpec, device: Device, limit_s: float) -> Iterator[tuple[_Node, ...]]:
+def _placed(
+    spec: LaunchSpec, device: Device, limit_s: float, stopped: threading.Event
+) -> Iterator[tuple[_Node, ...]]:
     """Supervisors on nodes that are the trial's own; given back afterwards."""
     gpus = {"GPU": spec.ranks_per_node} if device is Device.CUDA else {}
     bundle = {**gpus, "CPU": 1}
     strategy = "STRICT_PACK" if spec.num_nodes == 1 else "STRICT_SPREAD"
     group = placement_group([bundle] * spec.num_nodes, strategy=strategy)
     try:
-        if not group.wait(limit_s):
+        if not _ready(group, limit_s, stopped):
             raise RuntimeError(
                 f"the trial needs {spec.num_nodes} Ray node(s) with {bundle} free on each, which "
                 f"were not there within {limit_s:.0f} s; {_what_ray_has()}"
@@ -215,6 +227,16 @@ def _placed(spec: LaunchSpec, device: Device, limit_s: float) -> Iterator[tuple[
         yield tuple(_node(group, index, bundle) for index in range(spec.num_nodes))
     finally:
         remove_placement_group(group)
+
+
+def _ready(group: Any, limit_s: float, stopped: threading.Event) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not group.wait(_LOOK_S):
+        if stopped.is_set():
+            raise Stopped
+        if time.monotonic() >= deadline:
+            return False
+    return True
 
 
 def _node(group: Any, index: int, bundle: Mapping[str, int]) -> _Node:
@@ -251,11 +273,13 @@ class _RayTrial:
         device: Device,
         nodes: tuple[_Node, ...],
         limits_s: Mapping[Phase, float],
+        stopped: threading.Event,
     ) -> None:
         self._spec = spec
         self._device = device
         self._nodes = nodes
         self._limits_s = limits_s
+        self._stopped = stopped
         self._phases = [Phase.START] * len(nodes)
         self._runs: dict[Any, int] = {}
 
@@ -318,6 +342,8 @@ class _RayTrial:
         said = Phase.START
         running = list(self._runs)
         while running:
+            if self._stopped.is_set():
+                raise Stopped
             ended, running = ray.wait(running, timeout=_LOOK_S)
             if not all(_succeeded(ray.get(run)) for run in ended):
                 _, running = ray.wait(running, num_returns=len(running), timeout=2 * GRACE_S)

@@ -8,10 +8,10 @@ from runners.backends.launch import launch_for
 from tuner.cluster import Cluster
 from tuner.cost_model.prediction import prediction
 from tuner.errors import UserError
-from tuner.launch import LaunchSpec, Measurement
+from tuner.launch import LaunchSpec, Measurement, Settings
 from tuner.outcome import Measured, Outcome, OutOfMemory, Phase, Source
 from tuner.plan import ParallelPlan
-from tuner.runner import PhaseListener
+from tuner.runner import UNBOUNDED, PhaseListener, Stopped
 from tuner.study_folder import launch_folder, write_launch_files
 from tuner.units import size_text
 from tuner.workload import Workload
@@ -19,6 +19,8 @@ from tuner.workload import Workload
 
 class SimulatedRunner:
     """Answers from the cost model; to try the search itself, or without any GPU."""
+
+    num_slots = UNBOUNDED
 
     def __init__(self, workload: Workload, cluster: Cluster, measurement: Measurement) -> None:
         if workload.shape is None:
@@ -29,13 +31,17 @@ class SimulatedRunner:
         self._workload = workload
         self._cluster = cluster
         self.measurement = measurement
+        self._stopped = False
+        self.settings: Settings = ()
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What a real runner would start."""
-        return launch_for(plan, self._workload, self._cluster, self.measurement)
+        return launch_for(plan, self._workload, self._cluster, self.measurement, self.settings)
 
     def run(self, plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
         """The prediction, as an outcome; the launch files are kept all the same."""
+        if self._stopped:
+            raise Stopped
         write_launch_files(self.describe(plan), launch_folder(folder))
         on_phase(Phase.STEPS)
         predicted = prediction(self._workload, self._cluster, plan)
@@ -59,6 +65,10 @@ class SimulatedRunner:
             peak_memory_bytes_by_rank=(peak_bytes,) * self._cluster.num_gpus,
             source=Source.SIMULATED,
         )
+
+    def stop(self) -> None:
+        """A trial takes no time; only those to come are affected."""
+        self._stopped = True
 
     def close(self) -> None:
         """Nothing is held."""

@@ -172,12 +172,12 @@ def tune(
         raise UserError("tune must be given study=FOLDER with a job that is no file")
     path = _IN_PYTHON if isinstance(job, Mapping) else Path(job)
     words = ["tune", str(path), "--study", str(study or Path("studies") / path.stem)]
-    parsed = _parsed([*words, *_flags(options), *(["--quiet"] if quiet else [])])
+    parsed = _parsed([*words, *_flags(options), *(["--quiet", "--json"] if quiet else [])])
     found = _planned(job, parsed.ray_address)
     if not len(found.space.plans):
         raise UserError(f"{path}: {nothing_legal(found, helpful_changes(found.job))}")
     if quiet:
-        with redirect_stdout(StringIO()):
+        with redirect_stdout(StringIO()):  # the document; frames and objects say the same
             tuned(found, parsed)
     else:
         tuned(found, parsed)

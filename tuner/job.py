@@ -88,6 +88,13 @@ class SearchSection(Strict):
     """What is kept in the host's memory."""
 
 
+class SecondPassSection(Strict):
+    """``budget.second_pass``: framework settings of the winner, tried at the end."""
+
+    trials: Annotated[int, Field(ge=0, strict=True)] = 0
+    """Runs of the winner's plan with other settings, at most; 0 = none are tried."""
+
+
 class BudgetSection(Strict):
     """``budget``: when the study stops."""
 
@@ -95,6 +102,8 @@ class BudgetSection(Strict):
     """Trials in all, over all runs of the study; it ends earlier when nothing is to be gained."""
     time: Seconds | None = None
     """Of one run of the command; a trial that is running is finished."""
+    second_pass: SecondPassSection = SecondPassSection()
+    """Runs at the end that try framework settings of the winner."""
 
 
 class MemorySection(Strict):
@@ -174,6 +183,8 @@ class Job:
     measurement: Measurement
     finals: int
     """Best plans that are measured again at the end; fewer than 2: none."""
+    second_pass: int
+    """Runs at the end that try framework settings of the winner, at most; 0: none."""
     phase_limits_s: Mapping[Phase, float]
     resolved: Mapping[str, Any]
     """The file as JSON with its defaults filled in, for the study folder."""
@@ -216,6 +227,7 @@ def job_of(values: Mapping[str, Any], path: Path, found: Callable[[], Cluster]) 
         memory_limit_bytes=limit_bytes,
         measurement=_measurement(path, file, limit_bytes),
         finals=file.measure.finals,
+        second_pass=file.budget.second_pass.trials,
         phase_limits_s={Phase(name): float(limit) for name, limit in file.limits},
         resolved=file.model_dump(mode="json"),
     )

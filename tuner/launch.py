@@ -17,6 +17,11 @@ MEGATRON_FILE = "megatron.args"
 ENVIRONMENT_FILE = "env.json"
 """Beside the launch files: the variables that the ranks had on top of the machine's own."""
 
+SettingValue = bool | int
+"""Of a framework's setting: a switch or a whole number."""
+Settings = tuple[tuple[str, SettingValue], ...]
+"""Framework settings that were asked for, by name; all others have their defaults."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFile:
@@ -36,6 +41,8 @@ class LaunchSpec:
     files: tuple[LaunchFile, ...]
     env: tuple[tuple[str, str], ...] = ()
     """Environment that the framework needs, for every rank."""
+    settings: Settings = ()
+    """Framework settings that were asked for and apply to the plan; the files say them."""
 
     @property
     def num_ranks(self) -> int:

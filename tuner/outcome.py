@@ -70,6 +70,8 @@ class Measured:
     """CUDA only: the most that a rank's allocator held at its peak beyond what tensors took."""
     marks: tuple[str, ...] = ()
     """What casts doubt on the numbers, each a sentence: another's load, a throttled clock."""
+    unfollowed: tuple[str, ...] = ()
+    """Framework settings that were asked for and are not what ran, each a sentence."""
     source: Source = Source.MEASURED
     kind: Literal["measured"] = "measured"
 

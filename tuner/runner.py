@@ -6,12 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from tuner.launch import LaunchSpec, Measurement
+from tuner.launch import LaunchSpec, Measurement, Settings
 from tuner.outcome import Outcome, Phase
 from tuner.plan import ParallelPlan
 
 PhaseListener = Callable[[Phase], None]
 """Called when the slowest rank of the running trial enters a phase."""
+
+
+UNBOUNDED = 1_000_000
+"""Slots of a runner that occupies nothing."""
+
+
+class Stopped(Exception):
+    """The trial was ended from outside: it has no outcome, and its plan may be tried again."""
 
 
 @runtime_checkable
@@ -22,8 +30,21 @@ class AdjustableRunner(Protocol):
     """How the next trial is measured; may be set between trials."""
 
 
+@runtime_checkable
+class ConfigurableRunner(Protocol):
+    """A runner that can launch with framework settings beside a plan's knobs."""
+
+    settings: Settings
+    """Of the next trials; each plan takes those that apply to it. May be set between trials."""
+
+
 class Runner(Protocol):
-    """Carries plans out, one at a time."""
+    """Carries plans out; ``run`` may be called from as many threads at once as it has slots."""
+
+    @property
+    def num_slots(self) -> int:
+        """How many trials it can run at once, each on devices of its own."""
+        ...
 
     def describe(self, plan: ParallelPlan) -> LaunchSpec:
         """What ``run`` would start; starts nothing."""
@@ -36,8 +57,14 @@ class Runner(Protocol):
         included), no process of the trial is left.
 
         Raises:
-            RuntimeError: the runner itself is broken (no Ray, no disk): the study cannot go on.
+            Stopped: ``stop`` was called.
+            RuntimeError: the runner itself is broken (no Ray): the study cannot go on.
+            OSError: the trial's folder cannot be written.
         """
+        ...
+
+    def stop(self) -> None:
+        """Has every ``run`` that goes on in another thread end soon; none may be started after."""
         ...
 
     def close(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from tuner.errors import UserError
 from tuner.finals import Finals
-from tuner.launch import LaunchSpec
+from tuner.launch import TRAINING_FILE, LaunchSpec, Settings, SettingValue
+from tuner.second_pass import SecondPass
 from tuner.trial import Trial
 from tuner.verification import Verification
 
 _TRIAL = TypeAdapter(Trial)
 _FINALS = TypeAdapter(Finals)
+_SECOND_PASS = TypeAdapter(SecondPass)
 _VERIFICATION = TypeAdapter(Verification)
 FORMAT = 1
-"""Raised when a folder of an older paratune can no longer be read."""
+"""Raised when a folder of an older paratune can no longer be gone on with."""
 
 
 class StudyFolder:
@@ -31,81 +35,152 @@ class StudyFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def _inside(self, *parts: str) -> Path:
+        """A path of this folder, which a link in it must not lead out of.
+
+        Raises:
+            UserError: one does: somebody else's file would be read, or written over.
+        """
+        path = self.path.joinpath(*parts)
+        if not path.resolve().is_relative_to(self.path.resolve()):
+            raise UserError(
+                f"{path} must lie in the study folder, but links to {path.resolve()}; remove the "
+                "link, or give another folder with --study"
+            )
+        return path
+
+    @property
+    def study_file(self) -> Path:
+        """Which format this folder has, and its name in storages, JSON."""
+        return self._inside("study.json")
+
+    @property
+    def study_name(self) -> str:
+        """What the study is called where several share a storage: unlike any other folder's."""
+        return str(self.read_json(self.study_file)["name"])
+
     @property
     def job_file(self) -> Path:
         """The job as resolved, JSON."""
-        return self.path / "job.json"
+        return self._inside("job.json")
 
     @property
     def environment_file(self) -> Path:
         """Versions and devices, JSON."""
-        return self.path / "environment.json"
+        return self._inside("environment.json")
 
     @property
     def journal_file(self) -> Path:
         """Optuna's journal."""
-        return self.path / "journal.log"
+        return self._inside("journal.log")
 
     @property
     def waterfall_file(self) -> Path:
         """What each rule removed, JSON."""
-        return self.path / "waterfall.json"
+        return self._inside("waterfall.json")
 
     @property
     def baseline_file(self) -> Path:
         """What leads from the user's own plan to the best, by prediction, JSON."""
-        return self.path / "baseline.json"
+        return self._inside("baseline.json")
 
     @property
     def report_file(self) -> Path:
         """The report for people."""
-        return self.path / "report.md"
+        return self._inside("report.md")
 
     @property
     def finals_file(self) -> Path:
         """The second measurement of the best plans, JSON; missing where there was none."""
-        return self.path / "finals.json"
+        return self._inside("finals.json")
 
     @property
     def verification_file(self) -> Path:
         """The verdict on the winner, JSON; missing where it was not verified."""
-        return self.path / "verification.json"
+        return self._inside("verification.json")
 
     @property
     def verification_folder(self) -> Path:
         """The runs that the verdict rests on."""
-        return self.path / "verification"
+        return self._inside("verification")
 
     @property
     def best_folder(self) -> Path:
         """The launch files of the fastest plan, with a README."""
-        return self.path / "best"
+        return self._inside("best")
 
     def trial_folder(self, number: int) -> Path:
         """One trial: ``launch/``, ``rank-N.json``, ``rank-N.log``, ``trial.json``."""
-        return self.path / "trials" / f"{number:04d}"
+        return self._inside("trials", f"{number:04d}")
+
+    @property
+    def second_pass_file(self) -> Path:
+        """Framework settings tried on the winner, JSON; missing where none were."""
+        return self.path / "second_pass.json"
+
+    def second_pass_folder(self, run: int) -> Path:
+        """One run of the second pass, laid out as a trial's folder."""
+        return self.path / "second_pass" / f"{run:04d}"
 
     def final_folder(self, number: int, round_number: int) -> Path:
         """A trial's plan run again in a round of the finals."""
-        return self.path / "finals" / f"{number:04d}-{round_number}"
+        return self._inside("finals", f"{number:04d}-{round_number}")
 
     def launch_folder(self, number: int) -> Path:
         """The launch files that the trial ran with."""
         return launch_folder(self.trial_folder(number))
 
+    def winner_launch_folder(self, number: int, run: int | None) -> Path:
+        """The launch files of a trial, or of the second pass's run that went on from it."""
+        return launch_folder(
+            self.trial_folder(number) if run is None else self.second_pass_folder(run)
+        )
+
+    def asked_settings(self, launch: Path) -> Settings:
+        """The framework settings that a launch asked for; none in that of an older paratune.
+
+        Raises:
+            UserError: its files are missing.
+        """
+        asked: dict[str, SettingValue] = self.read_json(launch / TRAINING_FILE).get("settings", {})
+        return tuple(asked.items())
+
     def create(self) -> None:
         """Makes the folder where it is missing.
 
         Raises:
-            UserError: the path is a file, or cannot be written.
+            UserError: the path is a file, cannot be written, or is of another format.
         """
         try:
             (self.path / "trials").mkdir(parents=True, exist_ok=True)
+            if not self.study_file.exists():
+                self.write_json(
+                    self.study_file, {"format": FORMAT, "name": _new_name(self.path.resolve().name)}
+                )
+            with (self.path / "lock").open("a"):
+                pass
         except OSError as error:
             raise UserError(
                 f"the study folder {self.path} must be a folder that can be written: {error}; "
                 "give another one with --study"
             ) from error
+        self.check_format()
+
+    def check_format(self) -> None:
+        """Makes sure that this version can read the folder; one without a mark is of this format.
+
+        Raises:
+            UserError: it cannot.
+        """
+        if not self.study_file.exists():
+            return
+        found = self.read_json(self.study_file).get("format")
+        if found != FORMAT:
+            raise UserError(
+                f"the study folder {self.path} must be of format {FORMAT}, which this paratune "
+                f"writes, got {found}; go on with the version that wrote it, or give another "
+                "folder with --study"
+            )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -141,16 +216,17 @@ class StudyFolder:
         Raises:
             UserError: a trial's file cannot be read.
         """
+        self.check_format()
         found = []
-        for path in sorted(self.path.glob("trials/*/trial.json")):
+        for path in self.path.glob("trials/*/trial.json"):
             try:
-                found.append(_TRIAL.validate_json(path.read_bytes()))
-            except (ValidationError, OSError) as error:
+                found.append(_trial_of(path))
+            except (ValueError, OSError) as error:
                 raise UserError(
                     f"{path} must be a trial as paratune writes it, but it cannot be read "
                     f"({_first_line(error)}); move that trial's folder away to go on without it"
                 ) from error
-        return tuple(found)
+        return tuple(sorted(found, key=lambda trial: trial.number))
 
     def keep_finals(self, finals: Finals) -> None:
         """Keeps the finals as far as they have come."""
@@ -170,6 +246,26 @@ class StudyFolder:
             raise UserError(
                 f"{self.finals_file} must be finals as paratune writes them, but it cannot be read "
                 f"({_first_line(error)}); move it away to go on without it"
+            ) from error
+
+    def keep_second_pass(self, found: SecondPass) -> None:
+        """Keeps the second pass as far as it has come."""
+        write_atomically(self.second_pass_file, _SECOND_PASS.dump_json(found, indent=2))
+
+    def second_pass(self) -> SecondPass | None:
+        """The second pass; None where there was none.
+
+        Raises:
+            UserError: its file cannot be read.
+        """
+        if not self.second_pass_file.exists():
+            return None
+        try:
+            return _SECOND_PASS.validate_json(self.second_pass_file.read_bytes())
+        except (ValidationError, OSError) as error:
+            raise UserError(
+                f"{self.second_pass_file} must be a second pass as paratune writes it, but it "
+                f"cannot be read ({_first_line(error)}); move it away to go on without it"
             ) from error
 
     def keep_verification(self, found: Verification) -> None:
@@ -214,6 +310,18 @@ class StudyFolder:
         return value
 
 
+def _trial_of(path: Path) -> Trial:
+    trial = _TRIAL.validate_json(path.read_bytes())
+    if path.parent.name != f"{trial.number:04d}":
+        raise ValueError(f"it is of trial {trial.number}")
+    return trial
+
+
+def _new_name(folder_name: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", folder_name)[:60]
+    return f"{plain}-{secrets.token_hex(4)}"
+
+
 def launch_folder(trial_folder: Path) -> Path:
     """Where a trial keeps its launch files."""
     return trial_folder / "launch"
@@ -223,6 +331,8 @@ def write_launch_files(spec: LaunchSpec, folder: Path) -> None:
     """Writes the files of a launch into a folder, making it."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in spec.files:
+        if Path(file.name).name != file.name:
+            raise ValueError(f"a launch file must lie in its folder, got {file.name!r}")
         (folder / file.name).write_text(file.text)
 
 
@@ -230,11 +340,17 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Replaces a file at once: a reader, or a crash, never finds half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    temporary.unlink(missing_ok=True)  # what a crash has left; a link would be followed
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def _first_line(error: Exception) -> str:

@@ -20,3 +20,6 @@ class Trial:
     wall_s: float
     reason: str = ""
     """Why this plan was tried now, in words: ``pytorch's default``, ``expected gain 4 %``."""
+    beside: int = 0
+    """The most trials that ran at the same time as this one, on devices of their own: what they
+    share (network, storage) they disturb for one another."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tuner.launch import Settings
 from tuner.plan import ParallelPlan, Precision
 
 LOSS_TOLERANCE = {
@@ -54,6 +55,8 @@ class Verification:
     plan: ParallelPlan
     verdict: Verdict
     sentence: str
+    settings: Settings = ()
+    """Framework settings that it was checked with."""
     num_layers: int | None = None
     """Of the model that it was checked on; None = the user's own module, whole."""
     losses: tuple[float, ...] = ()

@@ -9,13 +9,19 @@ import yaml
 from reports.emit.accelerate_megatron import MEGATRON_MODELS, megatron_needs, megatron_section
 from reports.emit.hf_deepspeed import trainer_needs
 from reports.emit.scripts import LAUNCH_SCRIPT, script
-from reports.emit.subject import Need, Subject, check, json_file
+from reports.emit.subject import Need, Subject, check, json_file, unsaid_settings
 from reports.emit.training_arguments import TRAINING_ARGUMENTS_FILE, training_arguments
 from tuner.errors import UserError
 from tuner.launch import DEEPSPEED_FILE, MODEL_FILE, LaunchFile
 from tuner.plan import Backend, Offload, ParallelPlan, Precision, Recompute
 
 ACCELERATE_FILE = "accelerate.yaml"
+_FSDP_DEFAULTS = {
+    "fsdp_forward_prefetch": 0,
+    "fsdp_backward_prefetch": 0,
+    "fsdp_reshard_last_layer": True,
+}
+_NO_PREFETCH = "accelerate leaves FSDP 2's gathering to torch"
 _MIXED = {Precision.FP32: "no", Precision.FP16: "fp16", Precision.BF16: "bf16"}
 
 
@@ -26,7 +32,7 @@ def accelerate_files(subject: Subject) -> tuple[LaunchFile, ...]:
         UserError: accelerate has no words for the plan; the knob is named.
     """
     plan = subject.plan
-    check("accelerate", plan, _needs(subject))
+    check("accelerate", subject, _needs(subject))
     _check_rest(subject)
     text = f"# {subject.origin}\n" + yaml.safe_dump(_config(subject), sort_keys=False)
     kept = {MODEL_FILE, DEEPSPEED_FILE}
@@ -117,11 +123,14 @@ def _needs(subject: Subject) -> tuple[Need, ...]:
     plan = subject.plan
     match plan.backend:
         case Backend.PYTORCH:
-            return _pytorch_needs(plan, plan.data_parallel(subject.spec.num_ranks))
+            return (
+                *_pytorch_needs(plan, plan.data_parallel(subject.spec.num_ranks)),
+                *unsaid_settings(subject, _FSDP_DEFAULTS, _NO_PREFETCH, "torchrun"),
+            )
         case Backend.DEEPSPEED:
             return trainer_needs(plan, "deepspeed")
         case Backend.MEGATRON:
-            return megatron_needs(plan)
+            return megatron_needs(subject)
         case _:
             assert_never(plan.backend)
 

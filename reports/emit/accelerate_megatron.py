@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from reports.emit.subject import Need
+from reports.emit.subject import Need, Subject, unsaid_settings
 from tuner.plan import Offload, ParallelPlan, Precision, Recompute
 
 MEGATRON_MODELS = ("gpt2", "llama")
 """Decoder families that accelerate's plugin can turn into Megatron's arguments."""
+
+_SETTING_DEFAULTS: Mapping[str, bool | int | None] = {
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    "align_param_gather": True,
+    "ddp_bucket_size": None,
+    "ddp_average_in_collective": False,
+    "microbatch_group_size": None,
+}
 
 
 def megatron_section(plan: ParallelPlan, num_microbatches: int) -> dict[str, Any]:
@@ -37,8 +47,9 @@ def megatron_section(plan: ParallelPlan, num_microbatches: int) -> dict[str, Any
     }
 
 
-def megatron_needs(plan: ParallelPlan) -> tuple[Need, ...]:
+def megatron_needs(subject: Subject) -> tuple[Need, ...]:
     """What the plugin cannot say."""
+    plan = subject.plan
     lm = "use --format megatron, or a plan with"
     return (
         Need(
@@ -68,5 +79,11 @@ def megatron_needs(plan: ParallelPlan) -> tuple[Need, ...]:
             allowed="fp32, fp16 or bf16",
             why="the plugin hands no FP8 format to Megatron",
             instead=f"{lm} precision=bf16",
+        ),
+        *unsaid_settings(
+            subject,
+            _SETTING_DEFAULTS,
+            "the plugin hands no settings of the data-parallel buckets to Megatron",
+            "megatron",
         ),
     )

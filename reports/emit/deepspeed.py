@@ -14,6 +14,6 @@ def deepspeed_files(subject: Subject) -> tuple[LaunchFile, ...]:
     Raises:
         UserError: the plan is of another framework.
     """
-    check("deepspeed", subject.plan, (only(subject.plan, Backend.DEEPSPEED, "torchrun"),))
+    check("deepspeed", subject, (only(subject.plan, Backend.DEEPSPEED, "torchrun"),))
     subject.text(DEEPSPEED_FILE)
     return (*subject.spec.files, torchrun_script(subject), *deepspeed_scripts(subject))

@@ -33,7 +33,7 @@ def hf_deepspeed_files(subject: Subject) -> tuple[LaunchFile, ...]:
     Raises:
         UserError: the Trainer cannot carry the plan out; the knob is named.
     """
-    check("hf-deepspeed", subject.plan, _needs(subject.plan))
+    check("hf-deepspeed", subject, _needs(subject.plan))
     arguments = training_arguments(subject) | {"deepspeed": DEEPSPEED_FILE}
     return (
         json_file(DEEPSPEED_FILE, trainer_config(json.loads(subject.text(DEEPSPEED_FILE)))),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from reports.emit.megatron_options import read_arguments
 from reports.emit.scripts import script, torchrun_script, torchrun_words
 from reports.emit.subject import Subject, check, only
 from tuner.launch import MEGATRON_FILE, LaunchFile
+from tuner.megatron_options import read_arguments
 from tuner.plan import Backend
 
 PRETRAIN_SCRIPT = "pretrain_gpt.sh"
@@ -18,7 +18,7 @@ def megatron_files(subject: Subject) -> tuple[LaunchFile, ...]:
     Raises:
         UserError: the plan is of another framework, or Megatron-LM has no such option.
     """
-    check("megatron", subject.plan, (only(subject.plan, Backend.MEGATRON, "torchrun"),))
+    check("megatron", subject, (only(subject.plan, Backend.MEGATRON, "torchrun"),))
     read_arguments(subject.text(MEGATRON_FILE), named=MEGATRON_FILE)
     return (
         *subject.spec.files,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.emit.megatron_options import read_arguments
 from reports.emit.subject import Need, Subject, check, only
 from tuner.launch import MEGATRON_FILE, MODEL_FILE, LaunchFile
+from tuner.megatron_options import read_arguments
 from tuner.plan import Backend, ParallelPlan, Precision
 
 OVERRIDES_FILE = "megatron_bridge.overrides"
@@ -33,6 +33,7 @@ _MODEL = (
     "recompute_method",
     "recompute_num_layers",
     "recompute_modules",
+    "microbatch_group_size_per_vp_stage",
     "moe_router_load_balancing_type",
     "moe_token_dispatcher_type",
     "moe_grouped_gemm",
@@ -60,7 +61,13 @@ _DDP = (
     "num_distributed_optimizer_instances",
     "overlap_grad_reduce",
     "overlap_param_gather",
+    "align_param_gather",
 )
+_RENAMED = {
+    "ddp.bucket_size": "ddp_bucket_size",
+    "ddp.average_in_collective": "ddp_average_in_collective",
+}
+"""Bridge's names, with those of Megatron-LM's arguments."""
 _SECTIONS = (
     ("model", _MODEL),
     ("train", ("micro_batch_size", "global_batch_size")),
@@ -77,12 +84,14 @@ def bridge_files(subject: Subject) -> tuple[LaunchFile, ...]:
     Raises:
         UserError: the plan is of another framework, or Bridge would train it otherwise.
     """
-    check("megatron-bridge", subject.plan, _needs(subject.plan))
+    check("megatron-bridge", subject, _needs(subject.plan))
     arguments = read_arguments(subject.text(MEGATRON_FILE), named=MEGATRON_FILE)
     lines = [
         f"{key}={_hydra(key, value)}" for key, value in overrides(subject.plan, arguments).items()
     ]
-    text = f"# {subject.origin}\n" + "\n".join(lines) + "\n"
+    # Overrides cannot set the environment.
+    exports = [f"# Export before: {name}={value}" for name, value in subject.spec.env]
+    text = "\n".join([f"# {subject.origin}", *exports, *lines]) + "\n"
     model = (file for file in subject.spec.files if file.name == MODEL_FILE)
     return (LaunchFile(name=OVERRIDES_FILE, text=text), *model)
 
@@ -115,6 +124,9 @@ def overrides(plan: ParallelPlan, arguments: dict[str, Any]) -> dict[str, Any]:
         "ddp.check_for_nan_in_grad": False,
         "mixed_precision": _RECIPES[plan.precision],
     }
+    for key, name in _RENAMED.items():
+        if name in arguments:
+            given[key] = arguments[name]
     if plan.vpp > 1:
         given["model.virtual_pipeline_model_parallel_size"] = plan.vpp
     return given

@@ -11,8 +11,7 @@ from reports.emit.subject import Subject
 from reports.study_facts import StudyFacts
 from reports.wording import interval_words, outcome_words, plan_words
 from tuner.launch import LaunchFile
-from tuner.outcome import Measured, Source
-from tuner.trial import Trial
+from tuner.outcome import Measured, Outcome, Source
 from tuner.units import size_text, time_text
 
 README = "README.md"
@@ -77,12 +76,12 @@ def study_id(identity: str, first_started_at: float) -> str:
     return sha256(f"{identity} {first_started_at!r}".encode()).hexdigest()[:12]
 
 
-def trial_numbers(trial: Trial, facts: StudyFacts) -> Numbers:
-    """What came of a trial, and on what."""
+def outcome_numbers(outcome: Outcome, facts: StudyFacts) -> Numbers:
+    """What came of a plan that was tried, and on what."""
     on = f"{facts.num_nodes} x {facts.gpus_per_node} ranks of {facts.gpu}"
     versions = facts.environment.get("versions", {})
     stack = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    match trial.outcome:
+    match outcome:
         case Measured(source=source) as measured:
             simulated = source is Source.SIMULATED
             said = "Simulated, nothing was started" if simulated else "Measured"
@@ -92,7 +91,7 @@ def trial_numbers(trial: Trial, facts: StudyFacts) -> Numbers:
                 f"{said}: {size_text(measured.peak_memory_bytes)} at the peak of the fullest rank",
             )
             kind = "simulated" if simulated else "measured"
-        case outcome:
+        case _:
             lines, kind = (f"It did not train: {outcome_words(outcome)}",), "none"
     return Numbers(kind=kind, lines=(*lines, f"On: {on}", f"With: {stack or 'versions unknown'}"))
 

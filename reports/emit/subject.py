@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from tuner.errors import UserError
-from tuner.launch import MODEL_FILE, TRAINING_FILE, LaunchFile, LaunchSpec
+from tuner.framework_settings.table import value_text
+from tuner.launch import MODEL_FILE, TRAINING_FILE, LaunchFile, LaunchSpec, SettingValue
 from tuner.plan import ParallelPlan, PlanValue
 
 
@@ -78,7 +80,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What a format has a word for, of one knob."""
+    """What a format has a word for, of one knob or framework setting."""
 
     knob: str
     holds: bool
@@ -89,20 +91,45 @@ class Need:
     """What to do: another option of the knob, or another format."""
 
 
-def check(name: str, plan: ParallelPlan, needs: tuple[Need, ...]) -> None:
-    """Refuses a plan that the format cannot say, with every knob that is in the way.
+def check(name: str, subject: Subject, needs: tuple[Need, ...]) -> None:
+    """Refuses a plan that the format cannot say, with every knob or setting that is in the way.
 
     Raises:
         UserError: it cannot say it.
     """
-    values: dict[str, PlanValue] = plan.to_dict()
+    values: dict[str, PlanValue] = subject.plan.to_dict() | dict(subject.spec.settings)
     broken = [
-        f"{need.knob} must be {need.allowed}, got {values[need.knob]}: {need.why}; {need.instead}"
+        f"{need.knob} must be {need.allowed}, got {value_text(values[need.knob])}: {need.why}; "
+        f"{need.instead}"
         for need in needs
         if not need.holds
     ]
     if broken:
         raise UserError(f"--format {name} cannot say this plan: {'. And '.join(broken)}")
+
+
+def unsaid_settings(
+    subject: Subject, defaults: Mapping[str, SettingValue | None], why: str, instead: str
+) -> tuple[Need, ...]:
+    """That framework settings, which the format has no words for, are as they would be anyway.
+
+    Args:
+        subject: what is emitted.
+        defaults: the settings with what stands where nothing is said; None: any value is too much.
+        why: the format has none.
+        instead: a format that says them.
+    """
+    asked = dict(subject.spec.settings)
+    return tuple(
+        Need(
+            knob=name,
+            holds=name not in asked or asked[name] == default,
+            allowed="left out" if default is None else value_text(default),
+            why=why,
+            instead=f"use --format {instead}, or a trial without it (--trial)",
+        )
+        for name, default in defaults.items()
+    )
 
 
 def only(plan: ParallelPlan, backend: str, formats: str) -> Need:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reports.emit.scripts import LAUNCH_SCRIPT, script, torchrun_words
-from reports.emit.subject import Need, Subject, check, only
+from reports.emit.subject import Need, Subject, check, only, unsaid_settings
 from tuner.launch import PYTORCH_FILE, LaunchFile
 from tuner.plan import Backend, Offload, ParallelPlan, Precision, Recompute
 
@@ -27,6 +27,15 @@ _BASES: Mapping[tuple[Any, Any, Any], str] = {
     ("qwen3", 64, 5120): "torchtitan.models.qwen3.config_registry:qwen3_32b",
 }
 """torchtitan's own models by Hugging Face family, layers and hidden size (0.3.0)."""
+
+_SETTING_DEFAULTS: Mapping[str, bool | int | None] = {
+    "ddp_bucket_cap_mb": None,
+    "ddp_gradient_as_bucket_view": True,
+    "ddp_static_graph": False,
+    "fsdp_forward_prefetch": 0,
+    "fsdp_backward_prefetch": 0,
+    "fsdp_reshard_last_layer": True,
+}
 
 _MODULE_TEXT = '''"""{origin}
 
@@ -72,9 +81,9 @@ def torchtitan_files(subject: Subject) -> tuple[LaunchFile, ...]:
     """
     # A configuration of another framework's plan has no table to begin with.
     backend = only(subject.plan, Backend.PYTORCH, "torchrun")
-    check("torchtitan", subject.plan, (backend,))
+    check("torchtitan", subject, (backend,))
     layers = subject.model.get("num_hidden_layers", subject.model.get("n_layer", 0))
-    check("torchtitan", subject.plan, _needs(subject.plan, layers))
+    check("torchtitan", subject, (*_needs(subject.plan, layers), *_setting_needs(subject)))
     tables = titan_tables(tomllib.loads(subject.text(PYTORCH_FILE)), subject.plan, layers)
     head = f"# {subject.origin}\n# The tables of torchtitan 0.3's configuration classes.\n"
     return (
@@ -110,6 +119,11 @@ def titan_tables(ran: dict[str, Any], plan: ParallelPlan, layers: int) -> dict[s
             "weight_decay": 0.01,
         },
     }
+
+
+def _setting_needs(subject: Subject) -> tuple[Need, ...]:
+    why = "torchtitan sets up DDP and FSDP by itself, without a word for it"
+    return unsaid_settings(subject, _SETTING_DEFAULTS, why, "torchrun")
 
 
 def _needs(plan: ParallelPlan, layers: int) -> tuple[Need, ...]:

@@ -7,6 +7,8 @@ from typing import Any
 from reports.emit.subject import Subject
 from tuner.plan import Precision, Recompute
 
+_SETTINGS = ("ddp_bucket_cap_mb", "ddp_static_graph")
+"""Framework settings that are arguments of the same name."""
 TRAINING_ARGUMENTS_FILE = "training_arguments.json"
 
 
@@ -36,6 +38,8 @@ def training_arguments(subject: Subject, *, recomputes: bool = True) -> dict[str
         "gradient_checkpointing": full,
         "seed": training["seed"],
     }
+    asked = dict(subject.spec.settings)
+    arguments |= {name: asked[name] for name in _SETTINGS if name in asked}
     if full:
         arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if subject.on_cpu:

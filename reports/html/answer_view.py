@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from reports.baseline_wording import baseline_line
 from reports.launch_commands import deepspeed_command, folded, torchrun_command
+from reports.second_pass_wording import second_pass_line
 from reports.study_facts import StudyFacts
 from reports.study_files import StudyFiles
 from reports.summary import MeasuredTrial, Summary
@@ -80,6 +81,8 @@ def answer_view(summary: Summary, facts: StudyFacts, study: StudyFiles) -> Answe
     mark = source_mark(summary.source)
     sentences = [f"Compared{mark}: {words}" for words in comparison_words(summary)]
     sentences.append(f"Memory{mark}: {headroom_words(best.measured, facts.memory_limit_bytes)}")
+    if (settings := second_pass_line(summary)) is not None:
+        sentences.insert(0, f"Framework settings: {settings}")
     if (yours := baseline_line(summary)) is not None:
         sentences.insert(0, f"{yours[:1].upper()}{yours[1:]}")
     if (tie := tie_words(summary)) is not None:

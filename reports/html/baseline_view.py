@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reports.baseline import BaselineResult
-from reports.baseline_wording import baseline_line
+from reports.baseline_wording import baseline_line, carried_words
 from reports.html.table_view import Column, Table
 from reports.summary import Summary
 from reports.wording import outcome_words
@@ -37,6 +37,7 @@ def baseline_view(summary: Summary) -> BaselineView | None:
     lists = (
         ("Worth knowing", given.notes),
         ("Keys that the framework does not know", given.unknown_keys),
+        (f"Settings carried into every plan of {given.plan.backend}", carried_words(given)),
         (
             "Keys without a knob, which were not carried over",
             tuple(f"{key}: {value or 'given'}" for key, value in given.pinned),

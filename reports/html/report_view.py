@@ -17,6 +17,7 @@ from reports.charts import (
 from reports.html.answer_view import Answer, answer_view
 from reports.html.baseline_view import BaselineView, baseline_view
 from reports.html.framework_view import FrameworkCard, framework_cards
+from reports.html.second_pass_view import second_pass_table
 from reports.html.table_view import Column, Table
 from reports.html.trial_view import TrialRow, trial_rows
 from reports.report_facts import (
@@ -59,6 +60,7 @@ class ReportView:
     """Beside every number that is not measured."""
     answer: Answer
     baseline: BaselineView | None
+    second_pass: Table | None
     memory: Chart | None
     frameworks: tuple[FrameworkCard, ...]
     knobs: Chart | None
@@ -98,6 +100,7 @@ def report_view(
         mark=mark,
         answer=answer_view(summary, facts, study),
         baseline=baseline_view(summary),
+        second_pass=second_pass_table(summary),
         memory=_memory(summary, facts),
         frameworks=framework_cards(summary, facts, study),
         knobs=_knobs(measured),

@@ -7,21 +7,35 @@ from typing import Any
 
 from runners.backends.training_file import shared_files
 from tuner.cluster import Cluster, Device
-from tuner.launch import DEEPSPEED_FILE, LaunchFile, LaunchSpec, Measurement
+from tuner.framework_settings.setting import SettingCase
+from tuner.framework_settings.table import settled
+from tuner.launch import DEEPSPEED_FILE, LaunchFile, LaunchSpec, Measurement, Settings
 from tuner.plan import Offload, ParallelPlan, Precision, Recompute
 from tuner.workload import Workload
 
-_LARGEST_BUCKET = 500_000_000
-"""Elements; DeepSpeed's own default, 1 GB in 16 bits."""
+_SIZES = (
+    "reduce_bucket_size",
+    "allgather_bucket_size",
+    "stage3_prefetch_bucket_size",
+    "stage3_param_persistence_threshold",
+    "stage3_max_live_parameters",
+    "stage3_max_reuse_distance",
+)
+"""Settings that are always said: DeepSpeed's own defaults are for large models."""
 _STAGE_PARTITION = "type:PipelineLayer"
 """Stages of equally many decoder layers, as the other frameworks cut them."""
 
 
 def deepspeed_launch(
-    plan: ParallelPlan, workload: Workload, cluster: Cluster, measurement: Measurement
+    plan: ParallelPlan,
+    workload: Workload,
+    cluster: Cluster,
+    measurement: Measurement,
+    settings: Settings = (),
 ) -> LaunchSpec:
     """The launch of a plan that the rules call legal; pure."""
-    config = json.dumps(_config(plan, workload, cluster), indent=2) + "\n"
+    case = SettingCase(plan=plan, workload=workload, cluster=cluster)
+    config = json.dumps(_config(case, settings), indent=2) + "\n"
     # DeepSpeed leaves recomputation to the training script, but for whole layers of a pipeline.
     in_config = plan.pp > 1 and plan.recompute is Recompute.FULL
     recompute = Recompute.NONE if in_config else plan.recompute
@@ -31,22 +45,23 @@ def deepspeed_launch(
         num_nodes=cluster.num_nodes,
         ranks_per_node=cluster.gpus_per_node,
         files=(
-            *shared_files(plan, workload, cluster, measurement, recompute=recompute),
+            *shared_files(plan, workload, cluster, measurement, settings, recompute=recompute),
             LaunchFile(name=DEEPSPEED_FILE, text=config),
         ),
         env=(("DS_ACCELERATOR", "cpu"),) if on_cpu else (),
     )
 
 
-def _config(plan: ParallelPlan, workload: Workload, cluster: Cluster) -> dict[str, Any]:
+def _config(case: SettingCase, settings: Settings) -> dict[str, Any]:
     """``train_batch_size`` is left out: before torch.distributed is up, it is checked against 1."""
+    plan, workload, cluster = case.plan, case.workload, case.cluster
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": plan.micro_batch,
         "gradient_accumulation_steps": plan.num_microbatches(
             cluster.num_gpus, workload.global_batch_sequences
         ),
         "optimizer": _optimizer(plan, workload, cluster),
-        "zero_optimization": _zero(plan, workload, cluster),
+        "zero_optimization": _zero(case, settings),
         "gradient_clipping": 0.0,
         "steps_per_print": 1_000_000_000,
         "wall_clock_breakdown": False,
@@ -78,39 +93,21 @@ def _optimizer(plan: ParallelPlan, workload: Workload, cluster: Cluster) -> dict
     return {"type": "AdamW", "params": params}
 
 
-def _zero(plan: ParallelPlan, workload: Workload, cluster: Cluster) -> dict[str, Any]:
+def _zero(case: SettingCase, settings: Settings) -> dict[str, Any]:
+    plan, values = case.plan, settled(case, settings)
     zero: dict[str, Any] = {"stage": plan.zero_stage}
+    zero |= {name: values[name] for name in _SIZES if name in values}
     if plan.zero_stage >= 1:
-        zero |= _buckets(plan, workload)
-        # With a pipeline DeepSpeed turns it off by itself: what is emitted is what runs.
-        zero["overlap_comm"] = cluster.gpu.device is Device.CUDA and plan.pp == 1
-        zero["contiguous_gradients"] = True
+        # Said even where DeepSpeed would turn it off by itself: what is emitted is what runs.
+        zero["overlap_comm"] = values.get("overlap_comm", False)
+        zero["contiguous_gradients"] = values.get("contiguous_gradients", True)
+    if values.get("round_robin_gradients"):
+        zero["round_robin_gradients"] = True
     if plan.offload is not Offload.NONE:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if plan.offload is Offload.PARAMS:
         zero["offload_param"] = {"device": "cpu", "pin_memory": True}
     if plan.zero_stage == 3 and plan.dp_replicate > 1:
-        shards = plan.data_parallel(cluster.num_gpus) // plan.dp_replicate
+        shards = case.data_parallel // plan.dp_replicate
         zero["zero_hpz_partition_size"] = shards
     return zero
-
-
-def _buckets(plan: ParallelPlan, workload: Workload) -> dict[str, int]:
-    """Sizes in elements. DeepSpeed allocates them whole, so they must not exceed a small model."""
-    shape = workload.shape
-    most = _LARGEST_BUCKET if shape is None else min(_LARGEST_BUCKET, _even(shape.num_params))
-    buckets = {"reduce_bucket_size": most}
-    if plan.zero_stage < 3:
-        return buckets | {"allgather_bucket_size": most}
-    # DeepSpeed's defaults, cut to the model: what is fetched ahead, and what is never sharded.
-    return buckets | {
-        "stage3_prefetch_bucket_size": min(50_000_000, most),
-        "stage3_param_persistence_threshold": min(100_000, most),
-        "stage3_max_live_parameters": 1_000_000_000,
-        "stage3_max_reuse_distance": 1_000_000_000,
-    }
-
-
-def _even(number: int) -> int:
-    """Rounded up: an all-gather bucket must be a multiple of NCCL's start alignment, 2."""
-    return number + number % 2

@@ -9,18 +9,37 @@ from __future__ import annotations
 from runners.backends.megatron_model import model_lines
 from runners.backends.training_file import shared_files
 from tuner.cluster import Cluster, Device
-from tuner.launch import MEGATRON_FILE, LaunchFile, LaunchSpec, Measurement
+from tuner.framework_settings.setting import SettingCase
+from tuner.framework_settings.table import settled
+from tuner.launch import MEGATRON_FILE, LaunchFile, LaunchSpec, Measurement, Settings
 from tuner.plan import Offload, ParallelPlan, Precision, Recompute
 from tuner.workload import Workload
 
+_SWITCHED_ON = {
+    "overlap_grad_reduce": "--overlap-grad-reduce",
+    "overlap_param_gather": "--overlap-param-gather",
+    "ddp_average_in_collective": "--ddp-average-in-collective",
+}
+_SIZES = {
+    "ddp_bucket_size": "--ddp-bucket-size",
+    "microbatch_group_size": "--microbatch-group-size-per-virtual-pipeline-stage",
+}
+
 
 def megatron_launch(
-    plan: ParallelPlan, workload: Workload, cluster: Cluster, measurement: Measurement
+    plan: ParallelPlan,
+    workload: Workload,
+    cluster: Cluster,
+    measurement: Measurement,
+    settings: Settings = (),
 ) -> LaunchSpec:
     """The launch of a legal plan; pure. What is legal is the rule table's to say."""
+    case = SettingCase(plan=plan, workload=workload, cluster=cluster)
     lines = (
         *model_lines(workload, plan, cluster.gpu),
-        *_layout_lines(plan, workload, cluster.num_gpus),
+        *_layout_lines(plan, workload),
+        *_setting_lines(case, settings),
+        *_recompute_lines(plan.recompute),
         *_precision_lines(plan.precision),
         *_optimizer_lines(plan, workload),
         *_device_lines(cluster.gpu.device),
@@ -31,7 +50,7 @@ def megatron_launch(
         num_nodes=cluster.num_nodes,
         ranks_per_node=cluster.gpus_per_node,
         files=(
-            *shared_files(plan, workload, cluster, measurement),
+            *shared_files(plan, workload, cluster, measurement, settings),
             LaunchFile(name=MEGATRON_FILE, text="\n".join(lines) + "\n"),
         ),
         # Megatron overlaps tensor and context-parallel communication by the order of its launches.
@@ -39,7 +58,7 @@ def megatron_launch(
     )
 
 
-def _layout_lines(plan: ParallelPlan, workload: Workload, num_gpus: int) -> list[str]:
+def _layout_lines(plan: ParallelPlan, workload: Workload) -> list[str]:
     return [
         f"--micro-batch-size {plan.micro_batch}",
         f"--global-batch-size {workload.global_batch_sequences}",
@@ -48,8 +67,7 @@ def _layout_lines(plan: ParallelPlan, workload: Workload, num_gpus: int) -> list
         *_stage_lines(plan, workload),
         *([f"--context-parallel-size {plan.cp}"] if plan.cp > 1 else []),
         *_expert_lines(plan, workload),
-        *_data_parallel_lines(plan, num_gpus),
-        *_recompute_lines(plan.recompute),
+        *_data_parallel_lines(plan),
     ]
 
 
@@ -79,17 +97,23 @@ def _expert_lines(plan: ParallelPlan, workload: Workload) -> list[str]:
     ]
 
 
-def _data_parallel_lines(plan: ParallelPlan, num_gpus: int) -> list[str]:
+def _data_parallel_lines(plan: ParallelPlan) -> list[str]:
     lines = []
     if plan.zero_stage == 1:
         lines.append("--use-distributed-optimizer")
     if plan.dp_replicate > 1:
         lines.append(f"--num-distributed-optimizer-instances {plan.dp_replicate}")
-    if plan.data_parallel(num_gpus) * plan.cp > 1:
-        lines.append("--overlap-grad-reduce")
-        if plan.zero_stage == 1:
-            lines.append("--overlap-param-gather")
     return lines
+
+
+def _setting_lines(case: SettingCase, settings: Settings) -> list[str]:
+    """Options that Megatron-LM does not take by itself, of the settings that apply."""
+    values = settled(case, settings)
+    lines = [option for name, option in _SWITCHED_ON.items() if values.get(name)]
+    if not values.get("align_param_gather", True):
+        lines.append("--no-align-param-gather")
+    given = dict(settings)
+    return lines + [f"{option} {given[name]}" for name, option in _SIZES.items() if name in given]
 
 
 def _recompute_lines(recompute: Recompute) -> list[str]:

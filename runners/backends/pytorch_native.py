@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from runners.backends.training_file import shared_files
 from tuner.cluster import Cluster
-from tuner.launch import PYTORCH_FILE, LaunchFile, LaunchSpec, Measurement
+from tuner.framework_settings.pytorch_settings import ALLOCATOR_SETTINGS
+from tuner.launch import PYTORCH_FILE, LaunchFile, LaunchSpec, Measurement, Settings
 from tuner.plan import Offload, ParallelPlan, Precision
 from tuner.workload import Workload
 
 _DTYPES = {Precision.FP32: "float32", Precision.FP16: "float16", Precision.BF16: "bfloat16"}
+_IN_ENVIRONMENT = tuple(setting.name for setting in ALLOCATOR_SETTINGS)
 
 
 def pytorch_launch(
-    plan: ParallelPlan, workload: Workload, cluster: Cluster, measurement: Measurement
+    plan: ParallelPlan,
+    workload: Workload,
+    cluster: Cluster,
+    measurement: Measurement,
+    settings: Settings = (),
 ) -> LaunchSpec:
     """The launch of a legal plan; pure. What is legal is said by the rules, not here."""
     return LaunchSpec(
@@ -23,13 +29,13 @@ def pytorch_launch(
         num_nodes=cluster.num_nodes,
         ranks_per_node=cluster.gpus_per_node,
         files=(
-            *shared_files(plan, workload, cluster, measurement),
-            LaunchFile(name=PYTORCH_FILE, text=_text(plan, workload, cluster.num_gpus)),
+            *shared_files(plan, workload, cluster, measurement, settings),
+            LaunchFile(name=PYTORCH_FILE, text=_text(plan, workload, cluster.num_gpus, settings)),
         ),
     )
 
 
-def _text(plan: ParallelPlan, workload: Workload, num_gpus: int) -> str:
+def _text(plan: ParallelPlan, workload: Workload, num_gpus: int, settings: Settings) -> str:
     data_parallel = plan.data_parallel(num_gpus)
     replicas = plan.dp_replicate if plan.zero_stage >= 2 else data_parallel
     local_samples = workload.global_batch_sequences // data_parallel
@@ -60,6 +66,7 @@ def _text(plan: ParallelPlan, workload: Workload, num_gpus: int) -> str:
         "paratune": {
             "zero_stage": plan.zero_stage,
             "pipeline_parallel_stages_per_rank": plan.vpp,
+            **{name: value for name, value in settings if name not in _IN_ENVIRONMENT},
         },
     }
     return "\n".join(

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 
 from tuner.cluster import Cluster
-from tuner.launch import MODEL_FILE, TRAINING_FILE, LaunchFile, Measurement
+from tuner.launch import MODEL_FILE, TRAINING_FILE, LaunchFile, Measurement, Settings
 from tuner.plan import ParallelPlan, Recompute
 from tuner.workload import FactoryModel, HfModel, Workload
 
@@ -19,11 +19,13 @@ def shared_files(
     workload: Workload,
     cluster: Cluster,
     measurement: Measurement,
+    settings: Settings = (),
     *,
     recompute: Recompute = Recompute.NONE,
 ) -> tuple[LaunchFile, ...]:
     """``training.json``, and ``config.json`` as the user gave it, byte for byte.
 
+    The framework's own file says its settings; here they stand for a rank to hold the framework to.
     ``recompute`` is for a framework whose own file leaves it to the training script.
     """
     model = workload.model
@@ -46,6 +48,7 @@ def shared_files(
         "reference": None if measurement.reference is None else asdict(measurement.reference),
         "memory_limit_bytes": measurement.memory_limit_bytes,
         "recompute": str(recompute),
+        "settings": dict(settings),
     }
     files = [LaunchFile(name=TRAINING_FILE, text=json.dumps(training, indent=2) + "\n")]
     if isinstance(model, HfModel):

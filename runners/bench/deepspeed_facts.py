@@ -10,9 +10,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 from deepspeed.utils import groups
 
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+_KEPT_SETTINGS = (
+    "reduce_bucket_size",
+    "allgather_bucket_size",
+    "contiguous_gradients",
+    "round_robin_gradients",
+)
+_GATHERING_SETTINGS = {
+    "stage3_prefetch_bucket_size": "_prefetch_bucket_sz",
+    "stage3_param_persistence_threshold": "param_numel_persistence_threshold",
+    "stage3_max_live_parameters": "_max_available_parameters_in_numel",
+    "stage3_max_reuse_distance": "_max_reuse_distance_in_numel",
+}
+"""Attributes of what gathers the parameters of stage 3."""
 
 
 def engine_facts(engine: Any) -> dict[str, Any]:
@@ -33,9 +47,28 @@ def engine_facts(engine: Any) -> dict[str, Any]:
         "precision": _PRECISIONS[next(engine.module.parameters()).dtype],
         "offload": _offload(optimizer),
         "optimizer": type(optimizer).__name__,
-        "overlap_comm": bool(getattr(optimizer, "overlap_comm", False)),
+        "overlap_comm": _overlaps(optimizer),
+        "settings": _settings(optimizer),
         "optimizer_elements": sum(weights.numel() for weights in _updated_weights(optimizer)),
     }
+
+
+def _settings(optimizer: Any) -> dict[str, bool | int]:
+    """Of ZeRO's optimizers, which keep what they follow under these names."""
+    kept = {name: getattr(optimizer, name, None) for name in _KEPT_SETTINGS}
+    kept["overlap_comm"] = _overlaps(optimizer)
+    gathering = getattr(optimizer, "parameter_offload", None)
+    for name, attribute in _GATHERING_SETTINGS.items():
+        kept[name] = getattr(gathering, attribute, None)
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def _overlaps(optimizer: Any) -> bool:
+    """Stage 3 keeps no word of it: its reductions have a stream of their own or they have not."""
+    stream = getattr(optimizer, "reduce_and_partition_stream", None)
+    if stream is not None:
+        return bool(stream != get_accelerator().default_stream())
+    return bool(getattr(optimizer, "overlap_comm", False))
 
 
 def _zero_stage(optimizer: Any) -> int:

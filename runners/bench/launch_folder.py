@@ -38,6 +38,8 @@ class TrainingFile(BaseModel):
     """What a rank may allocate once it has started; None = as much as there is."""
     recompute: Recompute = Recompute.NONE
     """Only for DeepSpeed without pipeline, whose file leaves it to the training script."""
+    settings: dict[str, bool | int] = {}
+    """Framework settings that were asked for; the framework's own file is what says them to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

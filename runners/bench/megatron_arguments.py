@@ -64,6 +64,10 @@ class MegatronArguments:
     num_distributed_optimizer_instances: int = 1
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
+    align_param_gather: bool = True
+    ddp_bucket_size: int | None = None
+    ddp_average_in_collective: bool = False
+    microbatch_group_size_per_vp_stage: int | None = None
     recompute_granularity: str | None = None
     recompute_method: str | None = None
     recompute_num_layers: int | None = None
@@ -150,6 +154,7 @@ _OPTIONAL: dict[str, type] = {
     "--expert-model-parallel-size": int,
     "--expert-tensor-parallel-size": int,
     "--num-distributed-optimizer-instances": int,
+    "--ddp-bucket-size": int,
     "--recompute-num-layers": int,
     "--initial-loss-scale": float,
     "--min-lr": float,
@@ -188,6 +193,7 @@ _SWITCHES_ON = (
     "--use-distributed-optimizer",
     "--overlap-grad-reduce",
     "--overlap-param-gather",
+    "--ddp-average-in-collective",
     "--bf16",
     "--fp16",
     "--use-precision-aware-optimizer",
@@ -196,6 +202,7 @@ _SWITCHES_ON = (
 )
 _SWITCHES_OFF = {
     "--disable-bias-linear": "add_bias_linear",
+    "--no-align-param-gather": "align_param_gather",
     "--no-gradient-accumulation-fusion": "gradient_accumulation_fusion",
     "--no-masked-softmax-fusion": "masked_softmax_fusion",
     "--no-rope-fusion": "apply_rope_fusion",
@@ -226,6 +233,11 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         parser.add_argument(flag, type=kind)
     parser.add_argument("--norm-epsilon", type=float, dest="layernorm_epsilon")
     parser.add_argument("--fp8-format", choices=("hybrid",), dest="fp8")
+    parser.add_argument(
+        "--microbatch-group-size-per-virtual-pipeline-stage",
+        type=int,
+        dest="microbatch_group_size_per_vp_stage",
+    )
     parser.add_argument("--window-size", type=_pair)
     for flag, choices in _CHOICES.items():
         parser.add_argument(flag, choices=choices)

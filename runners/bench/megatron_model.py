@@ -81,6 +81,7 @@ def transformer_config(arguments: MegatronArguments) -> TransformerConfig:
         account_for_embedding_in_pipeline_split=arguments.account_for_embedding_in_pipeline_split,
         account_for_loss_in_pipeline_split=arguments.account_for_loss_in_pipeline_split,
         context_parallel_size=arguments.context_parallel_size,
+        microbatch_group_size_per_vp_stage=arguments.microbatch_group_size_per_vp_stage,
         overlap_p2p_comm=interleaved,
         batch_p2p_comm=not interleaved,
         # Interleaving frees what it is still sending: gloo, which has no streams, reads it late.
@@ -226,6 +227,8 @@ def _ddp_config(arguments: MegatronArguments) -> DistributedDataParallelConfig:
         align_param_gather=_aligns_param_gather(arguments),
         use_distributed_optimizer=arguments.use_distributed_optimizer,
         num_distributed_optimizer_instances=arguments.num_distributed_optimizer_instances,
+        bucket_size=arguments.ddp_bucket_size,
+        average_in_collective=arguments.ddp_average_in_collective,
         check_for_nan_in_grad=arguments.check_for_nan_in_loss_and_grad,
     )
 
@@ -233,7 +236,7 @@ def _ddp_config(arguments: MegatronArguments) -> DistributedDataParallelConfig:
 def _aligns_param_gather(arguments: MegatronArguments) -> bool:
     """All stages gather at the same time: only of use with interleaving, as in Megatron-LM."""
     interleaved = arguments.num_virtual_stages_per_pipeline_rank > 1
-    return arguments.overlap_param_gather and interleaved
+    return arguments.align_param_gather and arguments.overlap_param_gather and interleaved
 
 
 def _overlap_with_data_parallel(

@@ -121,7 +121,21 @@ class MegatronTraining:
             "transformer_impl": (
                 "transformer_engine" if uses_transformer_engine(self._arguments) else "local"
             ),
+            "settings": self._settings(),
         }
+
+    def _settings(self) -> dict[str, bool | int]:
+        """As DistributedDataParallel and the schedule keep them; without buckets, no size."""
+        told = self._chunks[0].ddp_config
+        values = {
+            "overlap_grad_reduce": told.overlap_grad_reduce,
+            "overlap_param_gather": told.overlap_param_gather,
+            "align_param_gather": told.align_param_gather,
+            "ddp_bucket_size": told.bucket_size,
+            "ddp_average_in_collective": told.average_in_collective,
+            "microbatch_group_size": self._config.microbatch_group_size_per_vp_stage,
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
     def _precision(self) -> str:
         # Without Transformer Engine, Megatron takes the option and computes in 16 bits.

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from runners.bench.pytorch_gathering import gathering_facts
 from runners.bench.pytorch_layout import Layout
 from tuner.plan import Backend, Offload, Precision, Recompute
 
@@ -67,6 +68,17 @@ def effective_layout(
         "wrapper": type(models[0]).__name__,
         "master_dtype": _only({str(p.dtype) for model in models for p in model.parameters()}),
         "reduce_dtype": str(torch.float32 if policy is None else policy.reduce_dtype),
+        "settings": _ddp_facts(models[0]) | gathering_facts(models),
+    }
+
+
+def _ddp_facts(model: nn.Module) -> dict[str, bool | int]:
+    if not isinstance(model, DistributedDataParallel):
+        return {}
+    return {
+        "ddp_bucket_cap_mb": int(model.bucket_bytes_cap) // 2**20,
+        "ddp_gradient_as_bucket_view": bool(model.gradient_as_bucket_view),
+        "ddp_static_graph": bool(model.static_graph),
     }
 
 
@@ -126,9 +138,12 @@ def _data_degrees(model: nn.Module) -> tuple[int, int]:
 
 
 def _sharded_stage(models: list[nn.Module]) -> int:
-    """What is left of ``reshard_after_forward``, which FSDP2 normalises."""
+    """What is left of ``reshard_after_forward``, which FSDP2 normalises.
+
+    Stage 3 shards again after the forward pass; the last layer of a stage may be told not to.
+    """
     groups = [group for model in models for group in _fsdp_groups(model)]
-    return 3 if _only({group._reshard_after_forward for group in groups}) else 2
+    return 3 if any(group._reshard_after_forward for group in groups) else 2
 
 
 def _recompute(models: list[nn.Module]) -> Recompute:

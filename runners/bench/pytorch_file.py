@@ -68,6 +68,16 @@ class ParatuneTable(_Table):
 
     zero_stage: Literal[0, 1, 2, 3]
     pipeline_parallel_stages_per_rank: int
+    ddp_bucket_cap_mb: int | None = None
+    """None: torch's 25, with a smaller first bucket."""
+    ddp_gradient_as_bucket_view: bool = True
+    ddp_static_graph: bool = False
+    fsdp_forward_prefetch: int = 0
+    """Layers that are gathered ahead; 0 = torch's own way."""
+    fsdp_backward_prefetch: int = 0
+    """Likewise; 0 = torch's own way, one layer."""
+    fsdp_reshard_last_layer: bool = True
+    """False: a stage's last layer stays gathered for its backward pass, which comes next."""
 
 
 class PytorchFile(_Table):

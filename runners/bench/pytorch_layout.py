@@ -25,6 +25,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from runners.bench.hf_model import decoder_layers, fill_parameters, move_buffers
 from runners.bench.pytorch_file import PytorchFile
+from runners.bench.pytorch_gathering import gather_as_told
 from runners.bench.pytorch_stage import DecoderStage
 from runners.bench.pytorch_tensor_parallel import split_ends, split_layer
 from tuner.plan import Recompute
@@ -81,6 +82,7 @@ def laid_out(model: nn.Module, layout: Layout) -> nn.Module:
     degrees = layout.file.parallelism
     whole: Any = model.whole if isinstance(model, DecoderStage) else model
     splits = degrees.tensor_parallel_degree > 1
+    layers: list[nn.Module] = []
     for name, layer in decoder_layers(whole).items():
         if isinstance(layer, nn.Identity):
             continue  # another stage's
@@ -96,6 +98,7 @@ def laid_out(model: nn.Module, layout: Layout) -> nn.Module:
         wrapped = _recomputed(layer, layout.file.activation_checkpoint.mode)
         parent, _, key = name.rpartition(".")
         setattr(whole.get_submodule(parent), key, wrapped)
+        layers.append(wrapped)
         _data_parallel(wrapped, layout)
     rest = [pair for pair in whole.named_modules() if _is_on_meta(pair[1])]
     fill_parameters(rest, seed=layout.seed, device=layout.device)
@@ -103,10 +106,22 @@ def laid_out(model: nn.Module, layout: Layout) -> nn.Module:
     if splits:
         split_ends(whole, layout.mesh["tp"], sequence_parallel=degrees.enable_sequence_parallel)
     if uses_ddp(layout.file):
-        ids = [layout.device.index] if layout.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+        return _in_ddp(model, layout)
     _data_parallel(model, layout)
+    if layout.file.paratune.zero_stage >= 2:
+        gather_as_told(layers, layout.file.paratune)
     return model
+
+
+def _in_ddp(model: nn.Module, layout: Layout) -> nn.Module:
+    told = layout.file.paratune
+    return DistributedDataParallel(
+        model,
+        device_ids=[layout.device.index] if layout.device.type == "cuda" else None,
+        bucket_cap_mb=told.ddp_bucket_cap_mb,
+        gradient_as_bucket_view=told.ddp_gradient_as_bucket_view,
+        static_graph=told.ddp_static_graph,
+    )
 
 
 def uses_ddp(file: PytorchFile) -> bool:

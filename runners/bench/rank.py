@@ -10,12 +10,14 @@ from typing import Any, assert_never
 import torch
 import torch.distributed as dist
 
+from runners.bench.allocator import allocator_settings
 from runners.bench.launch_folder import LaunchFolder
 from runners.bench.measure import measured_steps
 from runners.bench.memory import MemoryMeter, memory_meter
 from runners.bench.rank_report import RankReport
 from runners.bench.ranks import RankPlace, rank_device, start_process_group
 from runners.bench.training import Training
+from tuner.framework_settings.table import unfollowed
 from tuner.outcome import Phase
 from tuner.plan import Backend
 
@@ -137,6 +139,8 @@ def _measured(
     steps = measured_steps(
         training, launch.training, device, meter, lambda: report.enter(Phase.STEPS)
     )
+    effective = training.effective()
+    running = effective.get("settings", {}) | allocator_settings(device)
     return {
         "warmup_times_s": steps.times_s[: steps.num_warmup],
         "step_times_s": steps.times_s[steps.num_warmup :],
@@ -147,7 +151,9 @@ def _measured(
         "memory_growth_bytes": steps.memory_growth_bytes,
         "memory": meter.details(),
         "load": steps.load,
-        "effective": training.effective(),
+        "effective": effective,
+        "settings": running,
+        "unfollowed": unfollowed(launch.training.settings, running),
         "tokens_per_step": launch.training.seq_len * launch.training.global_batch_sequences,
         "torch_version": torch.__version__,
     }

@@ -119,3 +119,9 @@ def _open(browser: Browser, url: str) -> None:
     browser.driver.get_log("performance")
     browser.driver.get(url)
     browser.wait("document.readyState === 'complete'")
+
+
+def test_every_link_of_the_readme_leads_to_a_file() -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / "README.md").read_text())
+    assert len(links) > 5
+    assert [link for link in links if not (ROOT / link).exists()] == []

@@ -32,6 +32,7 @@ GIVEN = Baseline(
     format="torchtitan",
     unknown_keys=("training.sede",),
     ignored_keys=(("metrics.log_freq", "it logs"),),
+    settings=(("fsdp_forward_prefetch", 2),),
     pinned=(("compile.enable", "true"),),
     notes=("a note",),
     changes=CHANGES,
@@ -99,6 +100,7 @@ def test_the_report_keeps_predicted_and_measured_in_columns_of_their_own() -> No
     text = "\n".join(baseline_section(summary_with(GIVEN, *trials(), between)))
     assert "step time after it (predicted) | faster (predicted) | faster (measured)" in text
     assert "| zero_stage 0 -> 2 | 2,000.0 ms | 1.50x | 1.60x |" in text
+    assert "Settings carried into every plan of pytorch:\n\n- fsdp_forward_prefetch=2" in text
     for said in ("training.sede", "`compile.enable`: true", "`metrics.log_freq`: it logs"):
         assert said in text
 
@@ -108,6 +110,7 @@ def test_the_record_is_complete_and_none_without_a_baseline() -> None:
     assert record is not None
     assert record["speedup"] == pytest.approx(2.0)
     assert record["changes"][0]["knobs"] == {"zero_stage": ["0", "2"]}
+    assert record["settings"] == {"fsdp_forward_prefetch": 2}
     assert record["pinned"] == {"compile.enable": "true"}
     without = summarize(trials(), num_gpus=NUM_GPUS, defaults=DEFAULTS)
     assert baseline_record(without) is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.summary import summarize
+from reports.summary import AfterTrials, summarize
 from tests.reports.a_study import NUM_GPUS, measured, summary_of, trial, trials
 from tuner.finals import FinalRun, Finals
 from tuner.outcome import OutOfMemory, Phase, Source
@@ -115,7 +115,9 @@ def _finals(*step_times_s: float) -> Finals:
 
 def test_the_finals_decide_what_the_trials_left_open() -> None:
     first, second = trial(0, _plan(1), measured(1.0)), trial(1, _plan(2), measured(1.01))
-    summary = summarize((first, second), num_gpus=NUM_GPUS, defaults={}, finals=_finals(1.2, 1.0))
+    summary = summarize(
+        (first, second), num_gpus=NUM_GPUS, defaults={}, after=AfterTrials(finals=_finals(1.2, 1.0))
+    )
     assert summary.best is not None
     assert summary.best.number == 1
     assert not summary.is_tie
@@ -128,7 +130,9 @@ def test_the_finals_decide_what_the_trials_left_open() -> None:
 def test_a_verdict_on_another_plan_is_not_shown() -> None:
     first = trial(0, _plan(1), measured(1.0))
     found = Verification(plan=_plan(2), verdict=Verdict.RIGHT, sentence="right")
-    kept = summarize((first,), num_gpus=NUM_GPUS, defaults={}, verification=found)
+    kept = summarize(
+        (first,), num_gpus=NUM_GPUS, defaults={}, after=AfterTrials(verification=found)
+    )
     assert kept.verification is None
 
 

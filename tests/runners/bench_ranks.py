@@ -16,7 +16,7 @@ from typing import Any
 from runners.backends.launch import launch_for
 from tests.runners.forked_rank import run_forked_rank
 from tests.tiny_job import cpu_cluster, tiny_workload
-from tuner.launch import Measurement
+from tuner.launch import Measurement, Settings
 from tuner.plan import ParallelPlan
 from tuner.study_folder import write_launch_files
 from tuner.workload import Workload
@@ -42,6 +42,7 @@ def trained(
     measurement: Measurement | None = None,
     limit_s: float = 90,
     mistake: str = "",
+    settings: Settings = (),
 ) -> list[dict[str, Any]]:
     """The rank reports of a launch of this plan, by rank; fails with the log of a bad rank."""
     spec = launch_for(
@@ -49,6 +50,7 @@ def trained(
         workload or tiny_workload(),
         cpu_cluster(num_ranks),
         measurement or Measurement(warmup_steps=1, steps=2),
+        settings,
     )
     launch = folder / "launch"
     write_launch_files(spec, launch)

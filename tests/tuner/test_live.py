@@ -38,7 +38,11 @@ def console(*, terminal: bool) -> Console:
 
 def view(shown: Console, clock: Clock, budget: Budget | None = None) -> LiveView:
     return LiveView(
-        budget or Budget(trials=10), num_done=0, quiet=False, console=shown, clock=clock
+        budget or Budget(trials=10),
+        quiet=False,
+        num_refused=1234,
+        console=shown,
+        clock=clock,
     )
 
 
@@ -76,7 +80,7 @@ def test_the_best_so_far_has_its_interval_and_every_kind_of_end_is_counted() -> 
         seen.trial_ended(one, tried[: number + 1])
     text = living(seen)
     assert "2.00 s a step (1.98 s to 2.02 s), trial 1: pytorch" in text
-    assert "2 of at most 10 trials: 1 measured, 1 out of memory" in text
+    assert "2 of at most 10 trials: 1 measured, 1 out of memory; 1,234 refused by rules" in text
 
 
 @pytest.mark.parametrize(
@@ -93,6 +97,17 @@ def test_the_time_left_is_that_of_the_trials_or_of_the_budget(budget: Budget, le
     clock.now = 30.0
     seen.trial_ended(trial(0, PYTORCH, measured(2.0)), [trial(0, PYTORCH, measured(2.0))])
     assert left in living(seen)
+
+
+def test_trials_of_an_earlier_run_do_not_count_in_the_time_left() -> None:
+    clock = Clock()
+    seen = view(console(terminal=False), clock)
+    tried = [trial(number, PYTORCH, measured(2.0)) for number in range(5)]
+    seen.trial_started(4, PYTORCH, "")
+    clock.now = 30.0
+    seen.trial_ended(tried[4], tried)
+    assert "5 of at most 10 trials" in living(seen)
+    assert "about 2m 30s left" in living(seen)
 
 
 def test_ended_trials_stay_as_lines_and_the_living_ones_go() -> None:
@@ -141,7 +156,7 @@ def test_the_news_of_trials_may_come_from_any_thread() -> None:
 
 
 def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    seen = LiveView(Budget(trials=2), num_done=0, quiet=True)
+    seen = LiveView(Budget(trials=2), quiet=True)
     seen.trial_started(0, PYTORCH, WHY)
     seen.trial_ended(trial(0, PYTORCH, OOM), [trial(0, PYTORCH, OOM)])
     captured = capsys.readouterr()

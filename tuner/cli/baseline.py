@@ -16,8 +16,10 @@ from tuner.cli.advice import nearest_plans
 from tuner.cli.setting import Planned, Predicted, job_setting, planned_job
 from tuner.cost_model.prediction import prediction
 from tuner.errors import UserError
+from tuner.framework_settings.table import settings_text
 from tuner.importing.formats import imported_plan
 from tuner.importing.imported import Imported
+from tuner.launch import Settings
 from tuner.plan import ParallelPlan, PlanValue
 from tuner.plan_arrays import PlanArrays
 from tuner.study_folder import StudyFolder
@@ -42,7 +44,9 @@ def given_baseline(file: Path | None, arguments: Path | None, job: Planned) -> D
     broken = rejections(imported.plan, job_setting(job.job))
     if broken:
         raise UserError(_illegal(imported, broken, job))
-    launch_for(imported.plan, job.job.workload, job.job.cluster, job.job.measurement)
+    launch_for(
+        imported.plan, job.job.workload, job.job.cluster, job.job.measurement, imported.settings
+    )
     return imported.document()
 
 
@@ -86,11 +90,11 @@ def settled_baseline(folder: StudyFolder, given: Document | None, job: Planned) 
     kept: Document | None = folder.read_json(folder.job_file).get("baseline")
     if given is None:
         return kept
-    if kept is not None and kept["plan"] != given["plan"]:
+    if kept is not None and _said(kept) != _said(given):
         raise UserError(
             f"the study folder {folder.path} must have one baseline, but it was "
-            f"{baseline_plan(kept).label()} ({kept['file']}) and is now "
-            f"{baseline_plan(given).label()}; give another folder with --study"
+            f"{_said(kept)} ({kept['file']}) and is now {_said(given)}; give another folder with "
+            "--study"
         )
     outside = baseline_plan(given) not in job.space.plans
     if kept is None and outside and folder.trials():
@@ -104,6 +108,17 @@ def settled_baseline(folder: StudyFolder, given: Document | None, job: Planned) 
 def baseline_plan(document: Document) -> ParallelPlan:
     """The plan of what was kept."""
     return ParallelPlan.from_dict(document["plan"])
+
+
+def baseline_settings(document: Document | None) -> Settings:
+    """Framework settings that the user's file says: every plan that can takes them."""
+    return () if document is None else tuple(document.get("settings", {}).items())
+
+
+def _said(document: Document) -> str:
+    settings = baseline_settings(document)
+    also = f" with {settings_text(settings)}" if settings else ""
+    return f"{baseline_plan(document).label()}{also}"
 
 
 def with_baseline(job: Planned, baseline: Document | None) -> Planned:

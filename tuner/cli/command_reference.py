@@ -46,25 +46,24 @@ def _command(name: str, command: argparse.ArgumentParser) -> Iterator[str]:
     yield f"## `paratune {name}`\n"
     yield f"{command.description}\n"
     yield f"```sh\n{example}\n```\n"
+    yield "| argument, option | meaning |"
+    yield "|---|---|"
     for group in command._action_groups:
         actions = [one for one in group._group_actions if "--help" not in one.option_strings]
-        if actions:
-            title = {"positional arguments": "argument", "options": "option"}.get(
-                group.title or "", group.title
-            )
-            yield f"| {title} | |"
-            yield "|---|---|"
-            yield from map(_row, actions)
-            yield ""
+        if actions and group.title not in ("positional arguments", "options"):
+            yield f"| **{group.title}** | |"
+        yield from map(_row, actions)
+    yield ""
 
 
 def _row(action: argparse.Action) -> str:
     value = action.metavar or ""
     if action.choices is not None:
-        value = "|".join(map(str, action.choices))
+        value = f"{{{','.join(map(str, action.choices))}}}"
     words = [*action.option_strings, *([str(value)] if action.nargs != 0 else [])]
     return f"| `{_cell(' '.join(words))}` | {_cell(action.help or '')} |"
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    """No bar: it would end the cell, and escaped its backslash would show in code."""
+    return text.replace("|", " or ")

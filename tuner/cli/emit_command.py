@@ -14,13 +14,14 @@ from reports.emit.formats import Format, emitted
 from reports.emit.readme import (
     README,
     Numbers,
+    outcome_numbers,
     predicted_numbers,
     readme,
     study_id,
-    trial_numbers,
 )
 from reports.emit.subject import Subject
 from reports.study_facts import StudyFacts
+from reports.summary import MeasuredTrial
 from runners.backends.launch import launch_for
 from search_spaces.enumeration import rejections
 from tuner.cli.explain_command import parsed_plan
@@ -72,10 +73,10 @@ def run(options: argparse.Namespace) -> int:
     _check_source(options, from_study=from_study)
     if from_study:
         folder = StudyFolder(options.source)
-        trial = _trial(folder, options.trial, form)
-        if trial is None:
+        chosen = _chosen(folder, options.trial, form)
+        if chosen is None:
             return 1
-        subject, numbers, document = _of_study(folder, trial)
+        subject, numbers, document = _of_study(folder, *chosen)
         out = options.out or options.source / "emitted" / form
     else:
         subject, numbers, document = _of_job(options.source, parsed_plan(options.plan))
@@ -113,13 +114,16 @@ def _check_source(options: argparse.Namespace, *, from_study: bool) -> None:
         )
 
 
-def _trial(folder: StudyFolder, number: int | None, form: Format) -> Trial | None:
+def _chosen(
+    folder: StudyFolder, number: int | None, form: Format
+) -> tuple[Trial, MeasuredTrial | None] | None:
+    """The trial that is named, else the best, with the settings that the second pass kept."""
     trials = {trial.number: trial for trial in folder.trials()}
     if number is not None:
         if number not in trials:
             known = ", ".join(map(str, trials)) or "none"
             raise UserError(f"--trial must be one of the study's trials ({known}), got {number}")
-        return trials[number]
+        return trials[number], None
     summary = folder_summary(folder)
     backend = _OWN_BACKEND.get(form)
     best = summary.best if backend is None else summary.best_of(backend)
@@ -131,31 +135,43 @@ def _trial(folder: StudyFolder, number: int | None, form: Format) -> Trial | Non
             file=sys.stderr,
         )
         return None
-    return best.trial
+    return best.trial, best
 
 
-def _of_study(folder: StudyFolder, trial: Trial) -> tuple[Subject, Numbers, dict[str, Any]]:
+def _of_study(
+    folder: StudyFolder, trial: Trial, best: MeasuredTrial | None
+) -> tuple[Subject, Numbers, dict[str, Any]]:
     if isinstance(trial.outcome, Rejected):
         raise UserError(
             f"trial {trial.number} must be of a legal plan, but {'; '.join(trial.outcome.reasons)}"
         )
     facts = StudyFacts.read(folder)
     name = _name(folder)
+    run = None if best is None else best.run
+    launch = folder.winner_launch_folder(trial.number, run)
+    outcome = trial.outcome if best is None else best.measured
     spec = LaunchSpec(
         plan=trial.plan,
         num_nodes=facts.num_nodes,
         ranks_per_node=facts.gpus_per_node,
-        files=_kept_files(folder.launch_folder(trial.number)),
-        env=tuple(launch_environment(folder, trial.number).items()),
+        files=_kept_files(launch),
+        env=tuple(launch_environment(folder, launch).items()),
+        settings=folder.asked_settings(launch),
     )
     subject = Subject(
         spec=spec,
         on_cpu=facts.gpu == "cpu",
         origin=f"paratune {version('paratune')}: trial {trial.number} of study {name}, "
-        f"{trial.plan.label()}",
+        f"{trial.plan.label() if best is None else best.label}",
     )
-    document = {"trial": trial.number, "study": str(folder.path), "study_id": name}
-    return subject, trial_numbers(trial, facts), document
+    document = {
+        "trial": trial.number,
+        "second_pass_run": run,
+        "settings": dict(spec.settings),
+        "study": str(folder.path),
+        "study_id": name,
+    }
+    return subject, outcome_numbers(outcome, facts), document
 
 
 def _name(folder: StudyFolder) -> str:
@@ -194,7 +210,7 @@ def _of_job(path: Path, plan: ParallelPlan) -> tuple[Subject, Numbers, dict[str,
     numbers = predicted_numbers(
         said.step_time_s if said else None, said.peak_memory_bytes if said else None
     )
-    return subject, numbers, {"trial": None, "study": None, "study_id": None}
+    return subject, numbers, {"trial": None, "settings": {}, "study": None, "study_id": None}
 
 
 def _write(out: Path, files: tuple[LaunchFile, ...]) -> None:

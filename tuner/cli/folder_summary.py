@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reports.baseline import Baseline
-from reports.summary import Summary, summarize
+from reports.summary import AfterTrials, Summary, summarize
 from tuner.plan import Backend, ParallelPlan
 from tuner.study_folder import StudyFolder
 
@@ -26,9 +26,12 @@ def folder_summary(folder: StudyFolder) -> Summary:
         folder.trials(),
         num_gpus=num_gpus,
         defaults=defaults,
-        finals=folder.finals(),
-        verification=folder.verification(),
         baseline=_baseline(folder, job),
+        after=AfterTrials(
+            finals=folder.finals(),
+            second_pass=folder.second_pass(),
+            verification=folder.verification(),
+        ),
     )
 
 

@@ -13,9 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 from tuner.cluster import Cluster
 from tuner.errors import UserError
 from tuner.hf_config import hf_model_of
-from tuner.launch import MODEL_FILE, TRAINING_FILE, Measurement
+from tuner.launch import MODEL_FILE, TRAINING_FILE, Measurement, Settings
 from tuner.outcome import Phase
-from tuner.runner import Runner
+from tuner.runner import ConfigurableRunner, Runner
 from tuner.study_folder import StudyFolder
 from tuner.workload import FactoryModel, HfModel, Model, Workload
 
@@ -57,13 +57,12 @@ class KeptStudy:
                 "writes it; run the study once more with this version"
             ) from error
 
-    def workload(self, number: int) -> Workload:
-        """What a trial trained, from its own launch files.
+    def workload(self, launch: Path) -> Workload:
+        """What was trained, from the launch files.
 
         Raises:
             UserError: they are missing.
         """
-        launch = self.folder.launch_folder(number)
         training = self.folder.read_json(launch / TRAINING_FILE)
         return Workload(
             model=_model(launch, training),
@@ -108,6 +107,13 @@ def runner_named(
     from runners.ray_runner import RayRunner
 
     return RayRunner(workload, cluster, measurement, limits_s, address=address)
+
+
+def with_settings(runner: Runner, settings: Settings) -> Runner:
+    """The runner, whose next trials take these framework settings where they apply."""
+    if isinstance(runner, ConfigurableRunner):
+        runner.settings = settings
+    return runner
 
 
 def _model(launch: Path, training: Mapping[str, Any]) -> Model:

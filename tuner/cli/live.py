@@ -13,8 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tuner.framework_settings.table import settings_text
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, Rejected, TimedOut
 from tuner.plan import ParallelPlan
+from tuner.second_pass import NextRun
 from tuner.study import Budget, StudyListener
 from tuner.trial import Trial
 from tuner.units import size_text, time_text
@@ -64,8 +66,8 @@ class LiveView(StudyListener):
         self,
         budget: Budget,
         *,
-        num_done: int,
         quiet: bool,
+        num_refused: int = 0,
         root_lines: Callable[[Trial], Sequence[str]] = lambda _: (),
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -74,8 +76,8 @@ class LiveView(StudyListener):
 
         Args:
             budget: of the study.
-            num_done: trials of earlier runs.
             quiet: print nothing at all.
+            num_refused: combinations of knobs that the rules removed before any trial.
             root_lines: what the rank that failed first said, to be shown below its trial.
             console: where to; stderr unless given.
             clock: seconds that go on evenly.
@@ -83,7 +85,9 @@ class LiveView(StudyListener):
         self._root_lines = root_lines
         self._console = console or Console(stderr=True, quiet=quiet, highlight=False)
         self._budget = budget
-        self._num_at_start = num_done
+        self._num_here = 0
+        """Trials that ended in this run; the others are of earlier ones."""
+        self._num_refused = num_refused
         self._clock = clock
         self._started_s = clock()
         self._running: dict[int, _Running] = {}
@@ -116,6 +120,7 @@ class LiveView(StudyListener):
         with self._lock:
             self._running = {n: one for n, one in self._running.items() if n != trial.number}
             self._trials = tuple(trials)
+            self._num_here += 1
         self._console.print(
             f"{trial.number + 1:>3}/{self._budget.trials}  {trial.plan.label():<58} "
             f"{outcome_text(trial.outcome)}  ({time_text(trial.wall_s)})",
@@ -132,10 +137,26 @@ class LiveView(StudyListener):
     def final_run(self, round_number: int, plan: ParallelPlan, outcome: Outcome | None) -> None:
         """Shows a run of the finals: that it starts, then what came of it."""
         if outcome is None:
-            self._final = f"finals, round {round_number + 1}  {plan.label()}"
-            if self._console.is_terminal:
-                self._show()
+            self._later(f"finals, round {round_number + 1}  {plan.label()}")
             return
+        self._later_ended(outcome)
+
+    def second_pass_run(self, number: int, next_run: NextRun, outcome: Outcome | None) -> None:
+        """Shows a run of the second pass: that it starts, then what came of it."""
+        if outcome is None:
+            settings = settings_text(next_run.settings) or "no setting changed"
+            what = f" ({next_run.setting})" if next_run.setting else ""
+            self._later(f"second pass, run {number + 1}{what}  {settings}")
+            return
+        self._later_ended(outcome)
+
+    def _later(self, words: str) -> None:
+        """A run after the trials is about to start."""
+        self._final = words
+        if self._console.is_terminal:
+            self._show()
+
+    def _later_ended(self, outcome: Outcome) -> None:
         self.stop()
         self._console.print(f"{self._final}  {outcome_text(outcome)}", soft_wrap=True, markup=False)
         self._final = ""
@@ -188,15 +209,15 @@ class LiveView(StudyListener):
         kinds = Counter(trial.outcome.kind for trial in self._trials)
         counts = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in kinds.most_common())
         of = f"{len(self._trials)} of at most {self._budget.trials} trials"
-        return f"{of}{': ' if counts else ''}{counts}{self._left()}"
+        refused = f"; {self._num_refused:,} refused by rules" if self._num_refused else ""
+        return f"{of}{': ' if counts else ''}{counts}{refused}{self._left()}"
 
     def _left(self) -> str:
         """From the trials of this run; before the first has ended, only what the budget says."""
         elapsed_s = self._clock() - self._started_s
-        done = len(self._trials) - self._num_at_start
         bounds = []
-        if self._trials and done > 0:
-            bounds.append(elapsed_s / done * (self._budget.trials - len(self._trials)))
+        if self._num_here:
+            bounds.append(elapsed_s / self._num_here * (self._budget.trials - len(self._trials)))
         if self._budget.time_s is not None:
             bounds.append(self._budget.time_s - elapsed_s)
         left_s = min(bounds, default=0.0)

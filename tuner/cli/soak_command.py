@@ -12,7 +12,7 @@ from typing import Any
 
 from reports.wording import headroom_words, interval_words, outcome_words
 from tuner.cli.folder_summary import folder_summary
-from tuner.cli.kept_study import KeptStudy, runner_named
+from tuner.cli.kept_study import KeptStudy, runner_named, with_settings
 from tuner.errors import UserError
 from tuner.launch import AdaptiveSteps, Measurement
 from tuner.outcome import Measured, Outcome, Phase
@@ -53,14 +53,15 @@ def run(options: argparse.Namespace) -> int:
         print(f"paratune: {folder.path}: no plan has trained, nothing to soak", file=sys.stderr)
         return 1
     with folder.locked():
-        outcome = soaked(kept, best.plan, best.number, time_s)
+        launch = folder.winner_launch_folder(best.number, best.run)
+        outcome = soaked(kept, best.plan, launch, time_s)
     document = soak_document(best.plan, outcome, kept.memory_limit_bytes)
     folder.write_json(folder.path / "soak.json", document)
     print(json.dumps(document) if options.json else _text(best.plan, outcome, kept))
     return 0 if isinstance(outcome, Measured) else 1
 
 
-def soaked(kept: KeptStudy, plan: ParallelPlan, number: int, time_s: float) -> Outcome:
+def soaked(kept: KeptStudy, plan: ParallelPlan, launch: Path, time_s: float) -> Outcome:
     """What comes of a plan that trains for so long; the limit of the steps phase grows with it."""
     measurement = Measurement(
         warmup_steps=1,
@@ -73,12 +74,13 @@ def soaked(kept: KeptStudy, plan: ParallelPlan, number: int, time_s: float) -> O
     limits_s = {**kept.limits_s, Phase.STEPS: time_s + kept.limits_s[Phase.STEPS]}
     runner = runner_named(
         kept.runner,
-        kept.workload(number),
+        kept.workload(launch),
         kept.cluster,
         measurement,
         limits_s,
         address=kept.ray_address,
     )
+    with_settings(runner, kept.folder.asked_settings(launch))
     try:
         return runner.run(plan, kept.folder.path / "soak", lambda _: None)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict, replace
 from functools import partial
@@ -23,19 +24,23 @@ from tuner.cli.advice import helpful_changes, nothing_fits, nothing_legal
 from tuner.cli.baseline import (
     Document,
     baseline_plan,
+    baseline_settings,
     given_baseline,
     settled_baseline,
     with_baseline,
 )
 from tuner.cli.baseline_changes import explained
+from tuner.cli.baseline_confirmation import confirm_largest_change
 from tuner.cli.cluster_room import check_room
 from tuner.cli.finals_stage import run_finals
 from tuner.cli.folder_summary import folder_summary
-from tuner.cli.kept_study import RUNNERS, KeptStudy, run_record, runner_named
+from tuner.cli.interrupts import ends_in_order
+from tuner.cli.kept_study import RUNNERS, KeptStudy, run_record, runner_named, with_settings
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import job_sampler
 from tuner.cli.report_extras import report_extras
 from tuner.cli.root_traceback import root_traceback
+from tuner.cli.second_pass_stage import SecondPassStage
 from tuner.cli.setting import Planned, default_plans, planned
 from tuner.cli.verify_command import verified_winner
 from tuner.errors import UserError
@@ -48,6 +53,8 @@ from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder
 from tuner.units import parsed_seconds
 
+STORAGE_VARIABLE = "PARATUNE_STORAGE"
+"""Environment variable: the storage's URL, which may hold a password."""
 EXAMPLE = "paratune tune examples/tiny-cpu.yaml --runner local --trials 6"
 
 
@@ -93,9 +100,28 @@ def _add_search(group: Any) -> None:
         "--time", type=_seconds, metavar="T", help="of this run: 90s, 30m, 2h; default: the job's"
     )
     group.add_argument("--sampler", choices=SAMPLERS, default="plan", help="default: plan")
-    group.add_argument("--seed", type=int, default=0, metavar="S", help="of the sampler; default 0")
     group.add_argument(
-        "--storage", metavar="URL", help="an Optuna storage instead of the folder's journal"
+        "--second-pass",
+        type=_positive,
+        metavar="N",
+        help="at the end, up to N runs of the winner with other framework settings; default: the "
+        "job's, which is none",
+    )
+    group.add_argument(
+        "--seed", type=_seed, default=0, metavar="S", help="of the sampler; default 0"
+    )
+    group.add_argument(
+        "--parallel",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="trials at a time, where the cluster is a multiple of the job's; default 1",
+    )
+    group.add_argument(
+        "--storage",
+        metavar="URL",
+        help="a database, as postgresql://USER@HOST/NAME, instead of the folder's journal; "
+        f"default: ${STORAGE_VARIABLE}, which no process list shows",
     )
     group.add_argument(
         "--warm-start",
@@ -124,6 +150,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     try:
         return parsed_seconds(text)
@@ -135,11 +167,14 @@ def run(options: argparse.Namespace) -> int:
     """0 with a winner, 1 when nothing ran, 130 when interrupted (state is saved)."""
     if options.ray_address is not None and options.runner != "ray":
         raise UserError(f"--ray-address needs --runner ray, got --runner {options.runner}")
-    return tuned(planned(options.job, options.ray_address), options)
+    with ends_in_order():
+        return tuned(planned(options.job, options.ray_address), options)
 
 
 def tuned(job: Planned, options: argparse.Namespace) -> int:
     """The study of a job that has been read; ``options.job`` is what messages call it."""
+    if options.second_pass is not None and options.runner == "simulated":
+        raise UserError("--second-pass needs real trials, got --runner simulated; leave one out")
     if not len(job.space.plans):
         changes = helpful_changes(job.job)
         print(f"paratune: {options.job}: {nothing_legal(job, changes)}", file=sys.stderr)
@@ -178,7 +213,13 @@ def _check_stack(path: Path, job: Job) -> None:
 def _dry_run(job: Planned, baseline: Document | None) -> int:
     own = [] if baseline is None else [baseline_plan(baseline)]
     first = next(iter([*own, *default_plans(job.space).values(), *job.space.plans]))
-    spec = launch_for(first, job.job.workload, job.job.cluster, job.job.measurement)
+    spec = launch_for(
+        first,
+        job.job.workload,
+        job.job.cluster,
+        job.job.measurement,
+        baseline_settings(baseline),
+    )
     print(f"{first.label()}: {spec.num_nodes} x {spec.ranks_per_node} ranks")
     for name, value in spec.env:
         print(f"{name}={value}")
@@ -250,11 +291,10 @@ def _studied(
         trials=options.trials or job.job.trials,
         time_s=options.time if options.time is not None else job.job.time_s,
     )
-    num_done = len(folder.trials())
     view = LiveView(
         budget,
-        num_done=num_done,
         quiet=options.quiet,
+        num_refused=job.space.num_combinations - len(job.space.plans),
         root_lines=partial(root_traceback, folder),
     )
     sampler = job_sampler(
@@ -268,30 +308,56 @@ def _studied(
         job.job.phase_limits_s,
         address=options.ray_address,
     )
+    _check_slots(options, runner)
+    with_settings(runner, baseline_settings(baseline))
     study = Study(
         space=job.space,
         runner=runner,
         folder=folder,
         sampler=sampler,
-        storage_url=options.storage,
+        storage_url=options.storage or os.environ.get(STORAGE_VARIABLE),
+        parallel=options.parallel,
         current=None if baseline is None else baseline_plan(baseline),
     )
     try:
         end = study.run(budget, view)
-        return end if end.interrupted else _with_finals(end, job, folder, runner, view)
+        if end.interrupted:
+            return end
+        stage = SecondPassStage(
+            folder=folder,
+            runner=runner,
+            measurement=job.job.measurement,
+            listener=view.second_pass_run,
+        )
+        return _with_finals(end, job, stage, view, options)
     finally:
         view.stop()
         runner.close()
 
 
+def _check_slots(options: argparse.Namespace, runner: Runner) -> None:
+    if options.parallel > runner.num_slots:
+        runner.close()
+        raise UserError(
+            f"--parallel must be at most {runner.num_slots} with --runner {options.runner}, got "
+            f"{options.parallel}: trials side by side need devices of their own, so a Ray cluster "
+            "(--ray-address) with as many times the nodes that the job's cluster has"
+        )
+
+
 def _with_finals(
-    end: StudyEnd, job: Planned, folder: StudyFolder, runner: Runner, view: LiveView
+    end: StudyEnd, job: Planned, stage: SecondPassStage, view: LiveView, options: argparse.Namespace
 ) -> StudyEnd:
-    """Ctrl-C in the finals loses none of their runs: the same command goes on with them."""
+    """Ctrl-C in the finals, or after, loses none of their runs: the same command goes on."""
+    is_real = options.runner != "simulated"
     try:
-        run_finals(folder, runner, job.job.finals, view.final_run)
+        if is_real:
+            confirm_largest_change(job.job, stage.folder, stage.runner, view)
+        run_finals(stage.folder, stage.runner, job.job.finals, view.final_run)
+        if is_real:
+            stage.run(options.second_pass or job.job.second_pass)
     except KeyboardInterrupt:
-        return replace(end, reason="it was interrupted in the finals", interrupted=True)
+        return replace(end, reason="it was interrupted after its trials", interrupted=True)
     return end
 
 
@@ -311,7 +377,9 @@ def _finished(job: Planned, folder: StudyFolder, end: StudyEnd, options: argpars
 def _verify(folder: StudyFolder) -> None:
     """The winner's verdict, once; a study that goes on with the same winner keeps it."""
     best, known = folder_summary(folder).best, folder.verification()
-    if best is not None and (known is None or known.plan != best.plan):
+    if best is None:
+        return
+    if known is None or (known.plan, known.settings) != (best.plan, best.settings):
         verified_winner(KeptStudy.read(folder))
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tuner.cli.folder_summary import folder_summary
-from tuner.cli.kept_study import KeptStudy, runner_named
+from tuner.cli.kept_study import KeptStudy, runner_named, with_settings
 from tuner.cli.shallow import is_legal, shallow_workload
-from tuner.cluster import Cluster
 from tuner.errors import UserError
-from tuner.launch import Measurement, ReferenceSplit
+from tuner.launch import Measurement, ReferenceSplit, Settings
 from tuner.outcome import Measured, Outcome
 from tuner.plan import Backend, ParallelPlan, Precision
 from tuner.study_folder import StudyFolder
@@ -65,12 +64,16 @@ def verified_winner(kept: KeptStudy) -> Verification | None:
     best = folder_summary(kept.folder).best
     if best is None:
         return None
-    found = _verified(kept, best.plan, kept.workload(best.number))
+    launch = kept.folder.winner_launch_folder(best.number, best.run)
+    found = _verified(kept, best.plan, kept.workload(launch), kept.folder.asked_settings(launch))
+    found = replace(found, settings=best.settings)
     kept.folder.keep_verification(found)
     return found
 
 
-def _verified(kept: KeptStudy, plan: ParallelPlan, workload: Workload) -> Verification:
+def _verified(
+    kept: KeptStudy, plan: ParallelPlan, workload: Workload, settings: Settings
+) -> Verification:
     """In fp32 too where the plan can: there, rounding hides no mistake of the layout."""
     small = shallow_workload(plan, workload, kept.cluster)
     plans = [plan]
@@ -82,7 +85,7 @@ def _verified(kept: KeptStudy, plan: ParallelPlan, workload: Workload) -> Verifi
         return _unknown(plan, small, f"one rank did not train: {reference}")
     found = []
     for number, tried in enumerate(plans):
-        outcome = _run(kept, tried, small, kept.cluster, _STEPS, f"plan-{number}")
+        outcome = _run(kept, _Run(plan=tried, settings=settings, name=f"plan-{number}"), small)
         if not isinstance(outcome, Measured):
             found.append(_unknown(tried, small, f"the plan did not train: {_why(outcome)}"))
             continue
@@ -98,30 +101,39 @@ def _reference(kept: KeptStudy, plan: ParallelPlan, small: Workload) -> Referenc
     """What one rank computes, or why it did not."""
     data_parallel = plan.data_parallel(kept.cluster.num_gpus)
     split = ReferenceSplit(data_parallel=data_parallel, micro_batch=plan.micro_batch)
-    alone = replace(kept.cluster, num_nodes=1, gpus_per_node=1)
     own = Backend.MEGATRON if plan.backend is Backend.MEGATRON else Backend.PYTORCH
     one = ParallelPlan(backend=own, precision=Precision.FP32, micro_batch=plan.micro_batch)
-    outcome = _run(kept, one, small, alone, replace(_STEPS, reference=split), "one-rank")
+    outcome = _run(kept, _Run(plan=one, reference=split, name="one-rank"), small)
     if not isinstance(outcome, Measured):
         return _why(outcome)
     report = kept.folder.read_json(kept.folder.verification_folder / "one-rank" / "rank-0.json")
     return Reference(losses=outcome.losses, **report["result"]["effective"])
 
 
-def _run(
-    kept: KeptStudy,
-    plan: ParallelPlan,
-    workload: Workload,
-    cluster: Cluster,
-    measurement: Measurement,
-    name: str,
-) -> Outcome:
-    limited = replace(measurement, memory_limit_bytes=kept.memory_limit_bytes)
-    runner = runner_named(
-        kept.runner, workload, cluster, limited, kept.limits_s, address=kept.ray_address
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """One run of a verification."""
+
+    name: str
+    plan: ParallelPlan
+    settings: Settings = ()
+    reference: ReferenceSplit | None = None
+    """Set for the one rank that the plan is held against."""
+
+
+def _run(kept: KeptStudy, one: _Run, workload: Workload) -> Outcome:
+    measurement = replace(
+        _STEPS, memory_limit_bytes=kept.memory_limit_bytes, reference=one.reference
     )
+    cluster = kept.cluster
+    if one.reference is not None:
+        cluster = replace(cluster, num_nodes=1, gpus_per_node=1)
+    runner = runner_named(
+        kept.runner, workload, cluster, measurement, kept.limits_s, address=kept.ray_address
+    )
+    with_settings(runner, one.settings)
     try:
-        return runner.run(plan, kept.folder.verification_folder / name, lambda _: None)
+        return runner.run(one.plan, kept.folder.verification_folder / one.name, lambda _: None)
     finally:
         runner.close()
 

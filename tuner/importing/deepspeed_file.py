@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import UserError
+from tuner.framework_settings.deepspeed_settings import DEEPSPEED_SETTINGS
+from tuner.framework_settings.pytorch_settings import ALLOCATOR_VARIABLE
 from tuner.importing.batch import BatchTriple, batch_notes, micro_batch_of
 from tuner.importing.deepspeed_keys import BLOCK_KEYS, KNOWN_KEYS, REMOVED_KEYS, TOP_LEVEL_KEYS
+from tuner.importing.framework_settings import (
+    carried_settings,
+    is_own_launch,
+    says_expandable_segments,
+)
 from tuner.importing.imported import Findings, IgnoredKey, Imported, ImportTarget
 from tuner.importing.settings import Settings, nearest_hint, sorted_out
 from tuner.importing.trainer_arguments import argument, check_world_size
 from tuner.launch import TRAINING_FILE
 from tuner.plan import ParallelPlan
 
+_MICRO = "train_micro_batch_size_per_gpu"
 _FROM_ARGUMENTS = {
     "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
@@ -28,6 +37,12 @@ _NEVER_AUTO = (
     "zero_optimization.offload_optimizer.device",
     "zero_optimization.offload_param.device",
 )
+_TRAINER_SIZES: Mapping[str, Callable[[int], int]] = {
+    "reduce_bucket_size": lambda hidden: hidden * hidden,
+    "stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
+    "stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
+}
+"""What the Trainer makes of "auto" there, by the model's hidden size."""
 _STAGE_3_ONLY = "zero_optimization.stage3_"
 
 
@@ -56,12 +71,25 @@ def deepspeed_plan(settings: Settings, values: Mapping[str, Any], target: Import
     _read_replicas(settings, findings, data_parallel)
     findings.notes += batch_notes(target, said, of="its global batch")
     findings.without_lone_sharding(data_parallel)
-    return _imported(settings, findings)
+    _read_settings(settings, target, findings)
+    return _imported(settings, findings, target)
+
+
+def auto_notes(settings: Settings, target: ImportTarget) -> tuple[str, ...]:
+    """What is still "auto" once a file that DeepSpeed itself must read has been read."""
+    left = [key for key, value in settings.left() if value == "auto"]
+    if not left or target.arguments_file is not None:
+        return ()
+    places = ", ".join(f"{key} (line {settings.line(key)})" for key in left)
+    return (
+        '"auto" without a Trainer is refused by DeepSpeed, or dropped for its default (rule '
+        f"DS-06): {places}",
+    )
 
 
 def _refuse_what_deepspeed_refuses(settings: Settings, values: Mapping[str, Any]) -> None:
     for key in REMOVED_KEYS:
-        if settings.has(key):
+        if settings.stands(key):
             raise settings.error(
                 key, "was removed from DeepSpeed, which refuses it (rule DS-08); remove it"
             )
@@ -100,11 +128,7 @@ class _Resolved:
         name = _FROM_ARGUMENTS[key]
         if value == "auto":
             if (filled := argument(self._target, name)) is None:
-                raise self._settings.error(
-                    key,
-                    f'is "auto", which the Trainer fills in from {name}; give its '
-                    "TrainingArguments with --baseline-arguments FILE, or a number here",
-                )
+                raise self._without_trainer(key, name)
             return filled
         given = (self._target.arguments or {}).get(name)
         if value is not None and given is not None and value != given:
@@ -114,6 +138,19 @@ class _Resolved:
                 "Trainer refuses files that differ",
             )
         return value
+
+    def filled(self, key: str, argument_key: str) -> int:
+        """What the Trainer puts in the place of "auto", by what it does for another key."""
+        if (value := argument(self._target, _FROM_ARGUMENTS[argument_key])) is None:
+            raise self._without_trainer(key, _FROM_ARGUMENTS[argument_key])
+        return int(value)
+
+    def _without_trainer(self, key: str, name: str) -> UserError:
+        return self._settings.error(
+            key,
+            f'is "auto", which the Trainer fills in from {name}; give its '
+            "TrainingArguments with --baseline-arguments FILE, or a number here",
+        )
 
     def whole(self, key: str) -> int | None:
         value = self.value(key)
@@ -199,12 +236,9 @@ def _read_recompute(settings: Settings, target: ImportTarget, findings: Findings
 
 def _recompute_beside(file: Path) -> str | None:
     """Of a file that a study wrote: DeepSpeed's own has no word for it."""
-    beside = file.with_name(TRAINING_FILE)
-    try:
-        training = json.loads(beside.read_text())
-        return str(training["recompute"]) if "paratune_version" in training else None
-    except (OSError, ValueError, KeyError, TypeError):
+    if not is_own_launch(file):
         return None
+    return str(json.loads(file.with_name(TRAINING_FILE).read_text()).get("recompute", "none"))
 
 
 def _data_parallel(settings: Settings, target: ImportTarget, findings: Findings) -> int:
@@ -235,6 +269,8 @@ def _read_batch(
         micro=resolved.whole("train_micro_batch_size_per_gpu"),
         accumulation=resolved.whole("gradient_accumulation_steps"),
     )
+    if train == "auto" and triple.micro is None:
+        triple = replace(triple, micro=resolved.filled("train_batch_size", _MICRO))
     micro = micro_batch_of(triple, data_parallel, settings, num_gpus=num_gpus)
     from_micro = triple.micro is not None
     key = "train_micro_batch_size_per_gpu" if from_micro else "train_batch_size"
@@ -254,7 +290,33 @@ def _read_replicas(settings: Settings, findings: Findings, data_parallel: int) -
     findings.found("dp_replicate", data_parallel // shards, key)
 
 
-def _imported(settings: Settings, findings: Findings) -> Imported:
+def _read_settings(settings: Settings, target: ImportTarget, findings: Findings) -> None:
+    """Those that stand in the file; "auto" as the Trainer fills it in, which knows the model."""
+    if says_expandable_segments("", settings.file):
+        findings.set_to("expandable_segments", True, ALLOCATOR_VARIABLE)
+    for setting in DEEPSPEED_SETTINGS:
+        key = f"zero_optimization.{setting.name}"
+        if findings.knobs["zero_stage"] != 3 and key.startswith(_STAGE_3_ONLY):
+            continue
+        if settings.peek(key) == "auto":
+            filled = _filled_in(setting.name, target)
+            if filled is not None:
+                settings.take(key)
+                findings.set_to(setting.name, filled, key)
+        elif settings.has(key):
+            value = settings.flag(key) if setting.is_switch else settings.size(key)
+            findings.set_to(setting.name, value, key)
+
+
+def _filled_in(setting: str, target: ImportTarget) -> int | None:
+    """What the Trainer makes of "auto"; None where there is no Trainer, or it leaves it alone."""
+    shape, size = target.workload.shape, _TRAINER_SIZES.get(setting)
+    if target.arguments_file is None or shape is None or size is None:
+        return None
+    return size(shape.hidden)
+
+
+def _imported(settings: Settings, findings: Findings, target: ImportTarget) -> Imported:
     stage = findings.knobs["zero_stage"]
     off = {"fp16": "fp16 is off", "bf16": "bf16 is off"}
     off.pop(str(findings.knobs["precision"]), None)
@@ -287,13 +349,15 @@ def _imported(settings: Settings, findings: Findings) -> Imported:
         plan = ParallelPlan.from_dict(findings.knobs)
     except ValueError as error:
         raise UserError(f"{settings.file}: {error}") from error
+    carried, idle = carried_settings(plan, findings, target, settings.error)
     return Imported(
         plan=plan,
         file=settings.file,
         format="deepspeed",
         key_of_knob=findings.keys,
         unknown_keys=unknown,
-        ignored_keys=(*meaningless, *ignored),
+        ignored_keys=(*meaningless, *idle, *ignored),
+        settings=carried,
         pinned=pinned,
         notes=tuple(findings.notes),
     )

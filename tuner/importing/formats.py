@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tuner.cluster import Cluster
 from tuner.errors import UserError
 from tuner.importing.accelerate_file import accelerate_plan, is_accelerate
-from tuner.importing.deepspeed_file import deepspeed_plan, is_deepspeed
+from tuner.importing.deepspeed_file import auto_notes, deepspeed_plan, is_deepspeed
 from tuner.importing.imported import Imported, ImportTarget
 from tuner.importing.megatron_file import megatron_plan
 from tuner.importing.settings import Settings
@@ -73,7 +74,8 @@ def _of_json(path: Path, text: str, target: ImportTarget) -> Imported:
     if is_accelerate(values):
         return accelerate_plan(settings, target)
     if is_deepspeed(values):
-        return deepspeed_plan(settings, values, target)
+        imported = deepspeed_plan(settings, values, target)
+        return replace(imported, notes=(*imported.notes, *auto_notes(settings, target)))
     raise _not_recognised(path)
 
 

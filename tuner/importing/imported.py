@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tuner.cluster import Cluster
+from tuner.launch import Settings, SettingValue
 from tuner.plan import ParallelPlan, PlanValue
 from tuner.workload import Workload
 
@@ -60,6 +61,8 @@ class Imported:
     unknown_keys: tuple[str, ...] = ()
     """Keys that the framework does not know."""
     ignored_keys: tuple[IgnoredKey, ...] = ()
+    settings: Settings = ()
+    """Framework settings that the file says: carried into every plan of the framework."""
     pinned: tuple[PinnedKey, ...] = ()
     notes: tuple[str, ...] = ()
     """What a reader should know: the job's batch instead of the file's, a nearest value, ..."""
@@ -72,6 +75,7 @@ class Imported:
             "format": self.format,
             "unknown_keys": list(self.unknown_keys),
             "ignored_keys": [{"key": one.key, "reason": one.reason} for one in self.ignored_keys],
+            "settings": dict(self.settings),
             "pinned": {one.key: one.value for one in self.pinned},
             "notes": list(self.notes),
         }
@@ -84,6 +88,10 @@ class Findings:
     knobs: dict[str, PlanValue]
     keys: dict[str, str]
     notes: list[str]
+    settings: dict[str, SettingValue] = field(default_factory=dict)
+    """Framework settings, by their names here."""
+    setting_keys: dict[str, str] = field(default_factory=dict)
+    """The key that said each."""
 
     @classmethod
     def of(cls, backend: str) -> Findings:
@@ -94,6 +102,11 @@ class Findings:
         """Keeps a knob's value and the key that said it."""
         self.knobs[knob] = value
         self.keys[knob] = key
+
+    def set_to(self, setting: str, value: SettingValue, key: str) -> None:
+        """Keeps a framework setting and the key that said it."""
+        self.settings[setting] = value
+        self.setting_keys[setting] = key
 
     def without_lone_sharding(self, data_parallel: int) -> None:
         """Stage 0 where one data-parallel rank shards over itself: the same layout by our rules.

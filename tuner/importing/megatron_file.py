@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tuner.errors import UserError
+from tuner.framework_settings.pytorch_settings import ALLOCATOR_VARIABLE
 from tuner.importing.batch import batch_notes, length_notes
+from tuner.importing.framework_settings import (
+    carried_settings,
+    is_own_launch,
+    says_expandable_segments,
+)
 from tuner.importing.imported import Findings, IgnoredKey, Imported, ImportTarget, PinnedKey
 from tuner.importing.megatron_keys import LAUNCHER_OPTIONS, known_flags, reason_ignored
 from tuner.importing.settings import nearest_hint
@@ -44,6 +50,17 @@ _KNOB_OPTIONS = frozenset(
         "--use-torch-fsdp2",
     ]
 )
+_SWITCHES = {
+    "overlap_grad_reduce": ("--overlap-grad-reduce", True),
+    "overlap_param_gather": ("--overlap-param-gather", True),
+    "align_param_gather": ("--no-align-param-gather", False),
+    "ddp_average_in_collective": ("--ddp-average-in-collective", True),
+}
+"""Framework settings with the option that says them, and what it says."""
+_SIZES = {
+    "ddp_bucket_size": "--ddp-bucket-size",
+    "microbatch_group_size": "--microbatch-group-size-per-virtual-pipeline-stage",
+}
 _RECOMPUTE_OPTIONS = ("--recompute-method", "--recompute-num-layers", "--recompute-modules")
 _SHAPE = (
     ("--num-layers", "num_layers"),
@@ -75,7 +92,9 @@ def megatron_plan(text: str, file: Path, target: ImportTarget) -> Imported:
     degrees = {name: int(findings.knobs.get(name, 1)) for name in ("tp", "pp", "cp")}
     findings.without_lone_sharding(target.data_parallel(**degrees))
     findings.notes += _workload_notes(options, target)
-    return _imported(options, findings)
+    _read_settings(options, findings)
+    _read_left_out(options, findings, target)
+    return _imported(options, findings, target)
 
 
 class _Options:
@@ -84,14 +103,14 @@ class _Options:
     def __init__(self, options: Mapping[str, str], *, file: Path, text: str) -> None:
         self.options = options
         self.file = file
-        self._text = text
+        self.text = text
 
     def has(self, option: str) -> bool:
         return option in self.options
 
     def error(self, option: str, sentence: str) -> UserError:
-        places = list(re.finditer(rf"{re.escape(option)}(?![\w-])", self._text))
-        line = f": line {self._text.count(chr(10), 0, places[-1].start()) + 1}" if places else ""
+        places = list(re.finditer(rf"{re.escape(option)}(?![\w-])", self.text))
+        line = f": line {self.text.count(chr(10), 0, places[-1].start()) + 1}" if places else ""
         return UserError(f"{self.file}{line}: {option} {sentence}")
 
     def whole(self, option: str, default: int | None) -> int:
@@ -228,6 +247,42 @@ def _note_partial(options: _Options, findings: Findings, granularity: str) -> No
         )
 
 
+def _read_settings(options: _Options, findings: Findings) -> None:
+    for name, (option, value) in _SWITCHES.items():
+        if options.has(option):
+            findings.set_to(name, value, option)
+    for name, option in _SIZES.items():
+        # A number that the script does not say is listed as it stands.
+        if options.has(option) and unknown_part(options.options[option]) is None:
+            findings.set_to(name, options.whole(option, 1), option)
+    if says_expandable_segments(options.text, options.file):
+        findings.set_to("expandable_segments", True, ALLOCATOR_VARIABLE)
+
+
+def _read_left_out(options: _Options, findings: Findings, target: ImportTarget) -> None:
+    """Overlapping that is not asked for: off in Megatron-LM, and on where paratune launches."""
+    degrees = {name: int(findings.knobs.get(name, 1)) for name in ("tp", "pp")}
+    if target.data_parallel(**degrees) == 1:
+        return
+    shards = findings.knobs.get("zero_stage", 0) == 1
+    names = ("overlap_grad_reduce", "overlap_param_gather") if shards else ("overlap_grad_reduce",)
+    left_out = [name for name in names if name not in findings.settings]
+    if "overlap_grad_reduce" in left_out and findings.settings.get("overlap_param_gather"):
+        raise options.error(
+            "--overlap-param-gather",
+            "needs --overlap-grad-reduce (rule MC-60), got it without; add it",
+        )
+    if is_own_launch(options.file):
+        for name in left_out:
+            findings.set_to(name, False, _SWITCHES[name][0])
+    elif left_out:
+        said = " and ".join(_SWITCHES[name][0] for name in left_out)
+        findings.notes.append(
+            f"{said} left out: Megatron-LM takes it as off; measured is on, as paratune launches "
+            "every plan"
+        )
+
+
 def _workload_notes(options: _Options, target: ImportTarget) -> list[str]:
     said = options.known_number("--global-batch-size")
     notes = batch_notes(target, said, of="--global-batch-size")
@@ -246,9 +301,11 @@ def _workload_notes(options: _Options, target: ImportTarget) -> list[str]:
     return notes
 
 
-def _imported(options: _Options, findings: Findings) -> Imported:
-    unknown, ignored, pinned = [], [], []
-    read = set(findings.keys.values())
+def _imported(options: _Options, findings: Findings, target: ImportTarget) -> Imported:
+    plan = ParallelPlan.from_dict(findings.knobs)
+    carried, idle = carried_settings(plan, findings, target, options.error)
+    unknown, ignored, pinned = [], list(idle), []
+    read = set(findings.keys.values()) | set(findings.setting_keys.values())
     for option, value in options.options.items():
         if option in read:
             continue
@@ -267,12 +324,13 @@ def _imported(options: _Options, findings: Findings) -> Imported:
         hints = [option + nearest_hint(option, known_flags()) for option in unknown]
         findings.notes.append(f"Megatron-LM core 0.16 has no {', '.join(hints)}")
     return Imported(
-        plan=ParallelPlan.from_dict(findings.knobs),
+        plan=plan,
         file=options.file,
         format="megatron",
         key_of_knob=findings.keys,
         unknown_keys=tuple(unknown),
         ignored_keys=tuple(ignored),
+        settings=carried,
         pinned=tuple(pinned),
         notes=tuple(findings.notes),
     )

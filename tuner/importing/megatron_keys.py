@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
+
+from tuner.megatron_options import option_table
 
 _PINNED = re.compile(
     r"overlap|fusion|fused|tp-comm|recompute|checkpoint-activations|^--ddp|dispatcher|grouped-gemm"
@@ -53,9 +54,8 @@ LAUNCHER_OPTIONS = frozenset(
 
 @cache
 def known_flags() -> frozenset[str]:
-    """Every option of ``pretrain_gpt.py``."""
-    lines = (files("tuner.importing") / "megatron_flags.txt").read_text().splitlines()
-    return frozenset(f"--{line}" for line in lines if line and not line.startswith("#"))
+    """Every option of ``pretrain_gpt.py``, in every spelling."""
+    return frozenset(option_table())
 
 
 def reason_ignored(option: str) -> str | None:

@@ -28,12 +28,33 @@ class Settings:
         """Whether a key is there; null counts as absent."""
         return self._value(key) is not None
 
+    def stands(self, key: str) -> bool:
+        """Whether a key is there, also with null."""
+        *blocks, name = key.split(".")
+        block = self._value(".".join(blocks)) if blocks else self._values
+        return isinstance(block, Mapping) and name in block
+
     def take(self, key: str) -> Any:
         """A value as it is, or None."""
         value = self._value(key)
         if value is not None:
             self._taken.add(key)
         return value
+
+    def peek(self, key: str) -> Any:
+        """A value as it is, or None; it counts as not read."""
+        return self._value(key)
+
+    def size(self, key: str) -> int:
+        """A whole number, also spelled as a power of ten: DeepSpeed takes 5e8.
+
+        Raises:
+            UserError: it is something else.
+        """
+        value = self.take(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+            raise self.error(key, f"must be a whole number, got {value!r}")
+        return int(value)
 
     def whole(self, key: str, default: int, *, least: int = 1) -> int:
         """A whole number.

@@ -12,7 +12,9 @@ import yaml
 
 from tuner.errors import UserError
 
-_COMMENT = re.compile(r"^\s*(//|/\*|#)|[,{\[]\s*(//|/\*|#)")
+_STRING = re.compile(r'"(?:\\.|[^"\\])*"')
+_COMMENT = re.compile(r"//|/\*|#")
+"""Once strings are gone: a path or an address may hold the same characters."""
 
 
 def read_text(path: Path) -> str:
@@ -57,7 +59,8 @@ def json_values(text: str, path: Path) -> dict[str, Any]:
 
 def _json_sentence(text: str, path: Path, error: json.JSONDecodeError) -> str:
     lines = text.splitlines()
-    commented = next((n for n, line in enumerate(lines, 1) if _COMMENT.search(line)), None)
+    bare = (_STRING.sub("", line) for line in lines)
+    commented = next((n for n, line in enumerate(bare, 1) if _COMMENT.search(line)), None)
     if commented is not None and commented <= error.lineno + 1:
         return (
             f"{path}: line {commented}: JSON has no comments, got "

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuner.errors import UserError
+from tuner.framework_settings.pytorch_settings import ALLOCATOR_VARIABLE, PYTORCH_SETTINGS
 from tuner.importing.batch import batch_notes, length_notes
+from tuner.importing.framework_settings import carried_settings, says_expandable_segments
 from tuner.importing.imported import Findings, Imported, ImportTarget
 from tuner.importing.settings import Settings, sorted_out
 from tuner.plan import ParallelPlan
@@ -83,6 +85,7 @@ def torchtitan_plan(settings: Settings, target: ImportTarget) -> Imported:
     if settings.flag("training.enable_cpu_offload"):
         findings.found("offload", "params", "training.enable_cpu_offload")
     _note_workload(settings, target, findings)
+    _read_settings(settings, findings)
     unknown, ignored, pinned = sorted_out(settings.left(), _KNOWN)
     if unknown:
         findings.notes.append(
@@ -92,16 +95,29 @@ def torchtitan_plan(settings: Settings, target: ImportTarget) -> Imported:
         plan = ParallelPlan.from_dict(findings.knobs)
     except ValueError as error:
         raise UserError(f"{settings.file}: {error}") from error
+    carried, idle = carried_settings(plan, findings, target, settings.error)
     return Imported(
         plan=plan,
         file=settings.file,
         format="paratune" if settings.has("paratune") else "torchtitan",
         key_of_knob=findings.keys,
         unknown_keys=unknown,
-        ignored_keys=ignored,
+        ignored_keys=(*idle, *ignored),
+        settings=carried,
         pinned=pinned,
         notes=tuple(findings.notes),
     )
+
+
+def _read_settings(settings: Settings, findings: Findings) -> None:
+    """Those of paratune's own table; torchtitan has no words for them."""
+    if says_expandable_segments("", settings.file):
+        findings.set_to("expandable_segments", True, ALLOCATOR_VARIABLE)
+    for setting in PYTORCH_SETTINGS:
+        key = f"paratune.{setting.name}"
+        if settings.has(key):
+            value = settings.flag(key) if setting.is_switch else settings.size(key)
+            findings.set_to(setting.name, value, key)
 
 
 def _degree_keys(settings: Settings) -> list[tuple[str, str]]:

@@ -32,6 +32,7 @@ class Candidates:
             raise UserError("there must be at least one plan to try, got none")
         self.codes = np.column_stack(columns)
         self._positions: dict[bytes, int] | None = None
+        self._telling: list[str] | None = None
         self._code_of = {
             name: {value: code for code, value in enumerate(options)}
             for name, options in self.options.items()
@@ -93,6 +94,11 @@ class Candidates:
 
         Of columns that always change together one is enough.
         """
+        if self._telling is None:
+            self._telling = self._found_telling()
+        return list(self._telling)
+
+    def _found_telling(self) -> list[str]:
         seen: set[bytes] = set()
         found = []
         for column, name in enumerate(self.names):

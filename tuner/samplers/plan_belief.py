@@ -40,6 +40,13 @@ class Outlook:
     fit: FloatArray
     """Probability to run."""
 
+    def kept(self, left: BoolArray) -> Outlook:
+        """Of those candidates where ``left`` holds."""
+        keep = left[self.rows]
+        return Outlook(
+            rows=self.rows[keep], mean=self.mean[keep], std=self.std[keep], fit=self.fit[keep]
+        )
+
 
 class Belief(Protocol):
     """What a sampler needs to know."""

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tuner.samplers.acquisition import Proposal, proposal
 from tuner.samplers.candidates import Candidates
 from tuner.samplers.evidence import BoolArray, Evidence, IntArray
-from tuner.samplers.plan_belief import Belief
+from tuner.samplers.plan_belief import Belief, Outlook
 from tuner.units import time_text
 
 MEMORY_ATTR = "peak_memory_bytes"
@@ -32,6 +32,9 @@ MIN_MEASURED = 5
 """Measured trials before that is believed."""
 MIN_CHANCE_OF_FIRST = 0.5
 """A plan that the user wants tried first is left to the search if it is less likely to run."""
+EVERY_TRIAL = 48
+"""Finished trials up to which what is believed is fitted anew after each; then after every tenth
+part more, so that the thousandth proposal costs no more than the fiftieth."""
 _FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
@@ -72,6 +75,8 @@ class PlanSampler(optuna.samplers.BaseSampler):
         self._tie_break = np.random.default_rng(seed).random(len(candidates))
         self._told: dict[int, Told | None] = {}
         self._ready: tuple[tuple[int, ...], Proposal | None] | None = None
+        self._outlook: tuple[int, Outlook] | None = None
+        """With how many finished trials it was made; only of late ones."""
         self._lock = Lock()
 
     def infer_relative_search_space(
@@ -146,23 +151,44 @@ class PlanSampler(optuna.samplers.BaseSampler):
         return self._ready[1]
 
     def _chosen(self, evidence: Evidence) -> Proposal | None:
-        left = np.ones(len(self.candidates), dtype=np.bool_)
-        left[evidence.tried] = False
+        left = self._untried(evidence)
         if not left.any():
             return None
         if (asked := self._asked_for(evidence, left)) is not None:
             return asked
-        # Earlier studies teach; what they measured is still worth a trial of this one.
-        known = self._with_earlier(evidence)
         best = float(evidence.seconds.min()) if len(evidence.seconds) else None
-        chosen = proposal(self._belief.outlook(known, left), best, self._tie_break)
+        chosen = proposal(self._expected(evidence, left), best, self._tie_break)
         self.reason = _reason(chosen, best)
         return chosen
+
+    def _untried(self, evidence: Evidence) -> BoolArray:
+        left = np.ones(len(self.candidates), dtype=np.bool_)
+        left[evidence.tried] = False
+        return left
+
+    def _expected(self, evidence: Evidence, left: BoolArray) -> Outlook:
+        """Of those that are left: by all trials, or by those up to the last fit."""
+        num_finished = len(evidence.tried) - len(evidence.running)
+        last_fit = _last_fit(num_finished)
+        if last_fit == num_finished <= EVERY_TRIAL:
+            # Earlier studies teach; what they measured is still worth a trial of this one.
+            return self._belief.outlook(self._with_earlier(evidence), left)
+        if self._outlook is None or self._outlook[0] != last_fit:
+            then = _evidence_of(self._finished()[:last_fit], ())
+            known = self._with_earlier(then)
+            self._outlook = (last_fit, self._belief.outlook(known, self._untried(then)))
+        outlook = self._outlook[1].kept(left)
+        return outlook if len(outlook.rows) else self._belief.outlook(evidence, left)
+
+    def _finished(self) -> list[Told]:
+        # In the order of their numbers, as a later process reads them: sums differ by their order.
+        ordered = [self._told[number] for number in sorted(self._told)]
+        return [one for one in ordered if one is not None]
 
     def _asked_for(self, evidence: Evidence, left: BoolArray) -> Proposal | None:
         """The next plan that is to be tried first, where it is likely to run."""
         wanted = [(row, reason) for row, reason in self._first if left[row]]
-        if not wanted:
+        if not wanted or len(evidence.tried) > EVERY_TRIAL:
             return None
         known = self._with_earlier(evidence)
         fit = self._belief.chance_to_run(known, _rows([row for row, _ in wanted]))
@@ -193,8 +219,7 @@ class PlanSampler(optuna.samplers.BaseSampler):
                 self._told[trial.number] = self._told_by(trial)
             elif (row := self._row_of_running(trial)) is not None:
                 running.append(row)
-        told = [one for one in self._told.values() if one is not None]
-        return _evidence_of(told, running)
+        return _evidence_of(self._finished(), running)
 
     def _row_of_running(self, trial: FrozenTrial) -> int | None:
         row = trial.system_attrs.get(POSITION_ATTR)
@@ -241,6 +266,14 @@ def _evidence_of(told: Sequence[Told], running: Sequence[int]) -> Evidence:
         failed=_rows([one.row for one in lost if not one.out_of_memory]),
         running=_rows(running),
     )
+
+
+def _last_fit(num_finished: int) -> int:
+    """With how many of the finished trials what is believed is fitted."""
+    fitted = min(num_finished, EVERY_TRIAL)
+    while (later := fitted + fitted // 10) <= num_finished and later > fitted:
+        fitted = later
+    return fitted
 
 
 def _rows(positions: Sequence[int]) -> IntArray:

@@ -10,8 +10,10 @@ import optuna
 
 from tuner.errors import UserError
 from tuner.samplers.candidates import Candidates
+from tuner.samplers.ordered_sampler import OrderedSampler
 from tuner.samplers.plan_belief import Belief
 from tuner.samplers.plan_sampler import PlanSampler, Told
+from tuner.samplers.seeded_afresh import SeededAfresh
 
 Sampler = optuna.samplers.BaseSampler
 SAMPLERS = ("plan", "tpe", "gp", "random", "brute")
@@ -28,7 +30,7 @@ def sampler_named(
     earlier: Sequence[Told] = (),
     seed: int,
 ) -> Sampler:
-    """A sampler over these knobs; all but ``plan`` may propose illegal plans, which cost nothing.
+    """A sampler over these knobs; ``tpe`` and ``gp`` may propose illegal plans, which cost nothing.
 
     Raises:
         KeyError: an unknown name; the command line offers only ``SAMPLERS``.
@@ -38,16 +40,18 @@ def sampler_named(
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     makers: Mapping[str, Callable[[], Sampler]] = {
         "plan": lambda: PlanSampler(candidates, belief(), first=first, earlier=earlier, seed=seed),
-        "tpe": lambda: optuna.samplers.TPESampler(
-            seed=seed,
-            n_startup_trials=_STARTUP_TRIALS,
-            multivariate=True,
-        ),
+        "tpe": lambda: SeededAfresh(_tpe, seed),
         "gp": lambda: _gp(seed),
-        "random": lambda: optuna.samplers.RandomSampler(seed=seed),
-        "brute": lambda: optuna.samplers.BruteForceSampler(seed=seed),
+        "random": lambda: OrderedSampler.shuffled(candidates, seed),
+        "brute": lambda: OrderedSampler.exhaustive(candidates),
     }
     return makers[name]()
+
+
+def _tpe(seed: int) -> Sampler:
+    return optuna.samplers.TPESampler(
+        seed=seed, n_startup_trials=_STARTUP_TRIALS, multivariate=True
+    )
 
 
 def _gp(seed: int) -> Sampler:
@@ -57,4 +61,6 @@ def _gp(seed: int) -> Sampler:
             f"the sampler gp needs {' and '.join(missing)}, which is not installed; "
             f"pip install {' '.join(missing)}, or take --sampler plan or tpe"
         )
-    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=_STARTUP_TRIALS)
+    return SeededAfresh(
+        lambda own: optuna.samplers.GPSampler(seed=own, n_startup_trials=_STARTUP_TRIALS), seed
+    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import optuna
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from tuner.samplers.plan_sampler import MEMORY_ATTR, OOM_ATTR
 
@@ -13,18 +15,23 @@ _INFEASIBLE, _FEASIBLE = 1.0, -1.0
 
 def tell_measured(
     study: optuna.Study, trial: optuna.Trial, seconds: float, peak_bytes: float | None = None
-) -> None:
-    """It ran."""
+) -> FrozenTrial:
+    """It ran; the trial as told."""
     if peak_bytes is not None:
         trial.set_user_attr(MEMORY_ATTR, peak_bytes)
     trial.set_constraint(_CONSTRAINT, _FEASIBLE)
-    study.tell(trial, seconds)
+    return study.tell(trial, seconds)
 
 
-def tell_infeasible(study: optuna.Study, trial: optuna.Trial, why: str) -> None:
+def tell_infeasible(study: optuna.Study, trial: optuna.Trial, why: str) -> FrozenTrial:
     """It did not run, or is no legal plan: PRUNED, because TPE learns nothing from FAIL."""
     trial.set_user_attr("infeasible", why)
     if why == OOM_ATTR:
         trial.set_user_attr(OOM_ATTR, True)
     trial.set_constraint(_CONSTRAINT, _INFEASIBLE)
-    study.tell(trial, state=TrialState.PRUNED)
+    return study.tell(trial, state=TrialState.PRUNED)
+
+
+def constraint_attributes(*, runs: bool) -> Mapping[str, float]:
+    """System attributes of a trial that was told, for one that is put together by hand."""
+    return {f"constraints:{_CONSTRAINT}": _FEASIBLE if runs else _INFEASIBLE}

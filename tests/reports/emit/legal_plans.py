@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,12 @@ from reports.emit.subject import Subject
 from runners.backends.launch import launch_for
 from search_spaces.enumeration import search_space
 from search_spaces.rule import Setting
+from tests.some_settings import some_settings
 from tests.tiny_job import CPU_STACK, cpu_cluster
 from tuner.cluster import Cluster, Device
+from tuner.framework_settings.setting import SettingCase
 from tuner.job_model import job_model
-from tuner.launch import Measurement
+from tuner.launch import Measurement, Settings
 from tuner.plan import ParallelPlan
 from tuner.plan_arrays import PlanArrays
 from tuner.presets import gpu_named
@@ -66,22 +69,25 @@ def _legal(model: str, cluster: str, backend: str) -> PlanArrays:
     return search_space(setting(model, cluster), asked).plans
 
 
-def subject_of(plan: ParallelPlan, on: Setting) -> Subject:
+def subject_of(plan: ParallelPlan, on: Setting, settings: Settings = ()) -> Subject:
     """The plan with its launch files, as a trial would keep them."""
-    spec = launch_for(plan, on.workload, on.cluster, Measurement())
+    spec = launch_for(plan, on.workload, on.cluster, Measurement(), settings)
     return Subject(spec=spec, on_cpu=on.cluster.gpu.device is Device.CPU, origin="a test")
 
 
 def drawn(backends: tuple[str, ...], seed: int) -> Iterator[Subject]:
-    """Legal plans of these frameworks without end, each job in turn."""
-    generator = np.random.default_rng(seed)
+    """Legal plans of these frameworks without end, each job in turn, every other with settings."""
+    generator, turns = np.random.default_rng(seed), random.Random(seed)
     jobs = [(*job, backend) for job in _JOBS for backend in backends]
     jobs = [job for job in jobs if len(_legal(*job))]
     while True:
         for model, cluster, backend in jobs:
             plans = _legal(model, cluster, backend)
             on = setting(model, cluster)
-            yield subject_of(plans[int(generator.integers(len(plans)))], on)
+            plan = plans[int(generator.integers(len(plans)))]
+            case = SettingCase(plan=plan, workload=on.workload, cluster=on.cluster)
+            settings = some_settings(case, turns) if turns.random() < 0.5 else ()
+            yield subject_of(plan, on, settings)
 
 
 def changed(subject: Subject, plan: ParallelPlan) -> Subject:

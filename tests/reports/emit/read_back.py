@@ -24,16 +24,20 @@ from reports.emit.formats import Format
 from reports.emit.megatron_bridge import OVERRIDES_FILE
 from reports.emit.torchtitan import TITAN_MODULE
 from reports.emit.training_arguments import TRAINING_ARGUMENTS_FILE
+from tuner.framework_settings.pytorch_settings import EXPANDABLE_SEGMENTS
 from tuner.launch import DEEPSPEED_FILE, MEGATRON_FILE, PYTORCH_FILE, TRAINING_FILE, LaunchFile
 from tuner.plan import ParallelPlan
 
 Knobs = dict[str, Any]
+Values = dict[str, bool | int]
+_SETTINGS = "settings"
+"""Among the knobs that a reader gives: the framework settings that it found."""
 
 
-def plan_read_back(
+def read_back(
     form: Format, files: tuple[LaunchFile, ...], num_gpus: int, folder: Path
-) -> ParallelPlan:
-    """The plan that the files stand for, by the framework's own loader.
+) -> tuple[ParallelPlan, Values]:
+    """The plan and the framework settings that the files stand for, by the framework's own loader.
 
     Args:
         form: what they were emitted as.
@@ -47,7 +51,10 @@ def plan_read_back(
     for file in files:
         (folder / file.name).write_bytes(file.text.encode())
     with mock.patch.dict(os.environ, DS_ACCELERATOR="cpu"), contextlib.chdir(folder):
-        return ParallelPlan.from_dict(_READERS[form](num_gpus))
+        knobs = _READERS[form](num_gpus)
+    settings: Values = knobs.pop(_SETTINGS, {})
+    settings["expandable_segments"] = any(EXPANDABLE_SEGMENTS in file.text for file in files)
+    return ParallelPlan.from_dict(knobs), settings
 
 
 def _deepspeed(num_gpus: int) -> Knobs:
@@ -79,6 +86,15 @@ def _deepspeed_knobs(config: dict[str, Any], num_gpus: int) -> Knobs:
         "pp": read.pipeline["stages"] if pp > 1 else 1,
         "precision": next((name for name, on in halves.items() if on), "fp32"),
         "offload": "params" if zero.offload_param else offload,
+        _SETTINGS: {
+            "reduce_bucket_size": zero.reduce_bucket_size,
+            "allgather_bucket_size": zero.allgather_bucket_size,
+            "overlap_comm": zero.overlap_comm,
+            "contiguous_gradients": zero.contiguous_gradients,
+            "round_robin_gradients": zero.round_robin_gradients,
+            "stage3_prefetch_bucket_size": zero.prefetch_bucket_size,
+            "stage3_param_persistence_threshold": zero.param_persistence_threshold,
+        },
     }
 
 
@@ -203,7 +219,11 @@ def _accelerate_pytorch(num_gpus: int, arguments: Mapping[str, Any], *, fsdp: bo
     knobs: Knobs = {"backend": "pytorch"}
     if not fsdp:
         recompute = "full" if arguments["gradient_checkpointing"] else "none"
-        return knobs | {"zero_stage": 0, "recompute": recompute}
+        names = ("ddp_bucket_cap_mb", "ddp_static_graph")
+        settings = {name: arguments[name] for name in names if name in arguments}
+        # Of DistributedDataParallel itself, which accelerate leaves alone.
+        settings["ddp_gradient_as_bucket_view"] = False
+        return knobs | {"zero_stage": 0, "recompute": recompute, _SETTINGS: settings}
     plugin, degrees = FullyShardedDataParallelPlugin(), ParallelismConfig()
     assert plugin.fsdp_version == 2
     assert degrees.total_size == num_gpus
@@ -237,6 +257,14 @@ def _megatron(num_gpus: int) -> Knobs:
         "precision": next((name for name, on in halves.items() if on), "fp32"),
         "recompute": read.recompute_granularity or "none",
         "offload": "optimizer" if read.optimizer_cpu_offload else "none",
+        _SETTINGS: {
+            "overlap_grad_reduce": read.overlap_grad_reduce,
+            "overlap_param_gather": read.overlap_param_gather,
+            "align_param_gather": read.align_param_gather,
+            "ddp_bucket_size": read.ddp_bucket_size,
+            "ddp_average_in_collective": read.ddp_average_in_collective,
+            "microbatch_group_size": read.microbatch_group_size_per_vp_stage,
+        },
     }
 
 
@@ -283,6 +311,14 @@ def _megatron_bridge(num_gpus: int) -> Knobs:
         "precision": recipes[given["mixed_precision"]],
         "recompute": given.get("model.recompute_granularity", "none"),
         "offload": "optimizer" if given.get("optimizer.optimizer_cpu_offload") else "none",
+        _SETTINGS: {
+            "overlap_grad_reduce": given["ddp.overlap_grad_reduce"],
+            "overlap_param_gather": given["ddp.overlap_param_gather"],
+            "align_param_gather": given.get("ddp.align_param_gather", True),
+            "ddp_bucket_size": given.get("ddp.bucket_size"),
+            "ddp_average_in_collective": given.get("ddp.average_in_collective", False),
+            "microbatch_group_size": given.get("model.microbatch_group_size_per_vp_stage"),
+        },
     }
 
 
@@ -356,6 +392,11 @@ def _pytorch(num_gpus: int) -> Knobs:
         "precision": names[read.training.mixed_precision_param],
         "recompute": str(read.activation_checkpoint.mode),
         "offload": "params" if read.training.enable_cpu_offload else "none",
+        _SETTINGS: {
+            name: value
+            for name, value in read.paratune.model_dump().items()
+            if name.startswith(("ddp_", "fsdp_"))
+        },
     }
 
 

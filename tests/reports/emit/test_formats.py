@@ -15,7 +15,6 @@ import pytest
 
 from reports.emit.formats import Format, emitted
 from reports.emit.hf_deepspeed import trainer_config
-from reports.emit.megatron_options import megatron_options, read_arguments
 from reports.emit.scripts import DEEPSPEED_SCRIPT, HOSTFILE, LAUNCH_SCRIPT
 from reports.emit.slurm import SLURM_SCRIPT
 from reports.emit.subject import Subject
@@ -28,6 +27,7 @@ from tests.reports.emit.read_back import trainer_arguments
 from tests.tiny_job import CPU_STACK, cpu_cluster, tiny_workload
 from tuner.errors import UserError
 from tuner.launch import DEEPSPEED_FILE, MEGATRON_FILE, MODEL_FILE, PYTORCH_FILE, TRAINING_FILE
+from tuner.megatron_options import option_table, read_arguments
 from tuner.plan import ParallelPlan
 
 
@@ -106,7 +106,7 @@ def test_a_deepspeed_file_with_other_numbers_than_the_arguments_is_refused_by_th
 
 
 def test_every_megatron_option_is_one_of_pretrain_gpt_with_a_value_that_it_takes() -> None:
-    options = megatron_options()
+    options = option_table()
     for one in islice(drawn(("megatron",), seed=3), 100):
         for line in one.text(MEGATRON_FILE).splitlines():
             assert line.split()[0] in options
@@ -115,7 +115,7 @@ def test_every_megatron_option_is_one_of_pretrain_gpt_with_a_value_that_it_takes
 
 def test_the_bench_read_from_the_arguments_what_pretrain_gpt_would(tmp_path: Path) -> None:
     """The same values and, for options that are not given, the same defaults."""
-    defaults = {option.dest: option.default for option in megatron_options().values()}
+    defaults = {option.dest: option.default for option in option_table().values()}
     ours = {"num_virtual_stages_per_pipeline_rank": 1, "window_size": None}
     for one in islice(drawn(("megatron",), seed=4), 60):
         path = tmp_path / MEGATRON_FILE
@@ -150,7 +150,7 @@ def test_an_argument_that_pretrain_gpt_refuses_is_named(text: str, says: str) ->
 
 def test_options_of_a_megatron_that_is_not_known_here_are_not_guessed() -> None:
     with pytest.raises(UserError, match=r"must be core >=0.16,<0.17.*got 0.15.0"):
-        megatron_options("0.15.0")
+        option_table("0.15.0")
 
 
 REFUSED = [

@@ -11,7 +11,7 @@ import pytest
 from reports.emit.formats import Format, emitted
 from reports.emit.subject import Subject
 from tests.reports.emit.legal_plans import drawn
-from tests.reports.emit.read_back import plan_read_back
+from tests.reports.emit.read_back import read_back
 from tuner.errors import UserError
 from tuner.launch import LaunchFile
 from tuner.plan import KNOB_NAMES
@@ -41,21 +41,33 @@ needs_torchtitan = pytest.mark.skipif(
 def test_a_plan_comes_back_as_it_was_through_the_frameworks_own_loader(
     form: Format, tmp_path: Path
 ) -> None:
-    num_said = 0
+    num_said = num_with_settings = 0
     refused_knobs = set()
     for subject in islice(drawn(BACKENDS.get(form, ALL), seed=0), 20 * NUM_PLANS):
         said = _said(subject, form)
         if isinstance(said, str):
             named = [name for name in KNOB_NAMES if f"{name} must be" in said]
-            assert named or "workload.model must be" in said or "cluster.gpu must be" in said
+            settings = [name for name, _ in subject.spec.settings if f"{name} must be" in said]
+            assert (
+                named
+                or settings
+                or "workload.model must be" in said
+                or "cluster.gpu must be" in said
+            )
             assert "use --format" in said
             refused_knobs.update(named)
             continue
-        assert plan_read_back(form, said, subject.spec.num_ranks, tmp_path) == subject.plan
+        plan, values = read_back(form, said, subject.spec.num_ranks, tmp_path)
+        assert plan == subject.plan
+        assert {name: values[name] for name, _ in subject.spec.settings} == dict(
+            subject.spec.settings
+        )
         num_said += 1
+        num_with_settings += bool(subject.spec.settings)
         if num_said == NUM_PLANS:
             break
     assert num_said == NUM_PLANS
+    assert num_with_settings > NUM_PLANS // 10
     assert refused_knobs == {
         Format.HF_DEEPSPEED: {"pp", "recompute"},
         Format.ACCELERATE: {

@@ -255,6 +255,7 @@ def test_the_users_own_configuration_is_set_against_the_best(tmp_path: Path) -> 
         format="torchtitan",
         unknown_keys=("paralelism",),
         ignored_keys=(),
+        settings=(),
         pinned=(),
         notes=(),
     )

@@ -20,6 +20,27 @@ CASES: list[tuple[str, str, list[str]]] = [
         f"{{\n  // the usual\n  {MICRO}\n}}",
         ["line 2: JSON has no comments", "'// the usual'"],
     ),
+    ("last.json", f"{{\n  {MICRO} // last\n}}", ["line 2: JSON has no comments", "// last"]),
+    (
+        "null.json",
+        f'{{\n  {MICRO},\n  "amp": null\n}}',
+        ["line 3: amp was removed from DeepSpeed", "DS-08"],
+    ),
+    (
+        "auto-train.json",
+        '{\n  "bf16": {},\n  "train_batch_size": "auto"\n}',
+        ['line 3: train_batch_size is "auto"', "per_device_train_batch_size"],
+    ),
+    (
+        "odd.json",
+        f'{{{MICRO}, "zero_optimization": {{"stage": 2,\n "allgather_bucket_size": 5001}}}}',
+        ["line 2: zero_optimization.allgather_bucket_size", "DS-33", "got 5001"],
+    ),
+    (
+        "text.json",
+        f'{{{MICRO}, "zero_optimization": {{"stage": 2,\n "reduce_bucket_size": "5e8"}}}}',
+        ["line 2: zero_optimization.reduce_bucket_size must be a whole number, got '5e8'"],
+    ),
     ("hash.json", f'{{\n  {MICRO},\n  # here\n  "bf16": {{}}}}', ["line 3: JSON has no comments"]),
     ("comma.json", f"{{\n  {MICRO},\n}}", ["line 2: a comma must be followed by another key"]),
     ("broken.json", f'{{\n  {MICRO}\n  "bf16": {{}}\n}}', ["line 3: it must be JSON"]),
@@ -177,6 +198,16 @@ CASES: list[tuple[str, str, list[str]]] = [
         "precisions.sh",
         "run " + DEGREES.format(1) + " --bf16 --fp16",
         ["--fp16 and --bf16", "MC-10"],
+    ),
+    (
+        "gather.sh",
+        f"run {DEGREES.format(1)} --use-distributed-optimizer \\\n --overlap-param-gather",
+        ["line 2: --overlap-param-gather needs --overlap-grad-reduce", "MC-60"],
+    ),
+    (
+        "lots.sh",
+        f"run {DEGREES.format(1)} \\\n --ddp-bucket-size lots",
+        ["line 2: --ddp-bucket-size must be a whole number of at least 1, got 'lots'"],
     ),
     (
         "fork.sh",

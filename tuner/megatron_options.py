@@ -40,24 +40,25 @@ class MegatronOption:
     choices: tuple[Any, ...] | None
     default: Any
     versions: str
-    """Of Megatron-Core, PEP 440."""
+    """Of Megatron-Core that have it, PEP 440; the whole table's unless it says its own."""
 
 
 @cache
-def megatron_options(version: str = "0.16.1") -> Mapping[str, MegatronOption]:
+def option_table(version: str = "0.16.1") -> Mapping[str, MegatronOption]:
     """The options of a version by every spelling.
 
     Raises:
         UserError: the version is one whose options are not known here.
     """
-    table = json.loads((files("reports.emit") / "megatron_options.json").read_text())
+    table = json.loads((files("tuner") / "megatron_options.json").read_text())
     if Version(version) not in SpecifierSet(table["versions"]):
         raise UserError(
             f"Megatron-LM must be core {table['versions']}, whose options are known here, got "
             f"{version}; use a checkout of tag core_v0.16.1"
         )
-    options = (_option(entry, table["versions"]) for entry in table["options"])
-    return {flag: option for option in options for flag in option.flags}
+    options = [_option(entry, table["versions"]) for entry in table["options"]]
+    known = [one for one in options if Version(version) in SpecifierSet(one.versions)]
+    return {flag: option for option in known for flag in option.flags}
 
 
 def _option(entry: Mapping[str, Any], versions: str) -> MegatronOption:
@@ -70,7 +71,7 @@ def _option(entry: Mapping[str, Any], versions: str) -> MegatronOption:
         nargs=entry["nargs"],
         choices=None if choices is None else tuple(choices),
         default=entry["default"],
-        versions=versions,
+        versions=entry.get("versions", versions),
     )
 
 
@@ -85,7 +86,7 @@ def read_arguments(text: str, *, named: str, version: str = "0.16.1") -> dict[st
     Raises:
         UserError: an option is unknown, has a value that it cannot have, or excludes another.
     """
-    options = megatron_options(version)
+    options = option_table(version)
     values: dict[str, Any] = {}
     given = set()
     for flag, words in _clauses(shlex.split(text, comments=True), named):

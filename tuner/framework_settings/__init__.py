@@ -1,0 +1,1 @@
+"""Settings of one framework, beside the knobs: what there is, its default, what is legal."""

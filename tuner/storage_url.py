@@ -1,0 +1,76 @@
+"""The URL of a database, and what may be said of it: never its password."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, quote_plus
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from tuner.errors import UserError
+
+_PACKAGES = {"postgresql": "psycopg[binary]", "mysql": "pymysql", "mariadb": "pymysql"}
+"""What to install for a dialect without a driver."""
+_SECRET_WORDS = ("password", "passwd", "secret", "token", "key", "pwd")
+_HIDDEN = "***"
+EXAMPLE = "postgresql://USER@HOST:5432/DATABASE"
+
+
+def parsed_url(text: str) -> URL:
+    """The URL of a database.
+
+    Raises:
+        UserError: it is none, or of a kind of database that is not known here.
+    """
+    try:
+        url = make_url(text)
+        dialect = url.get_dialect()
+    except NoSuchModuleError as error:
+        kind = text.partition("://")[0]
+        raise UserError(
+            f"--storage must be the URL of a database that SQLAlchemy knows, as {EXAMPLE}, got one "
+            f"that begins with {kind}://; {_known(kind)}"
+        ) from error
+    except (ArgumentError, ValueError) as error:
+        # The text is not repeated: it may hold a password where none is expected.
+        raise UserError(
+            f"--storage must be the URL of a database, as {EXAMPLE}, but what was given is none; "
+            "a password with @, : or / in it must be percent-encoded, or be left to PGPASSWORD"
+        ) from error
+    if dialect.name != "sqlite" and not url.database:
+        raise UserError(f"--storage must name a database, as {EXAMPLE}, got {shown(url)}")
+    return url
+
+
+def _known(kind: str) -> str:
+    dialect, plus, driver = kind.partition("+")
+    if plus and dialect in _PACKAGES:
+        return f"no driver is called {driver}: leave it out ({dialect}://)"
+    return "postgresql, mysql and sqlite are what Optuna is tested with"
+
+
+def shown(url: URL) -> str:
+    """The URL without what is secret in it."""
+    hidden = {name: _HIDDEN for name in url.query if _is_secret(name)}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+def driver_package(url: URL) -> str:
+    """What brings a driver for this database."""
+    return _PACKAGES.get(url.get_backend_name(), f"a driver for {url.get_backend_name()}")
+
+
+def without_secrets(text: str, url: URL) -> str:
+    """A message in which the URL's secrets are blotted out, however they are spelled."""
+    secrets = [str(url.password)] if url.password else []
+    for name, value in url.query.items():
+        if _is_secret(name):
+            secrets += [value] if isinstance(value, str) else list(value)
+    for secret in secrets:
+        for spelled in {secret, quote(secret), quote(secret, safe=""), quote_plus(secret)}:
+            text = text.replace(spelled, _HIDDEN)
+    return text
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name.lower() for word in _SECRET_WORDS)
