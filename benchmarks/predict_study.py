@@ -60,6 +60,11 @@ def main() -> None:
         out_of_memory=np.zeros(len(chosen), dtype=bool),
     )
     rest = np.setdiff1d(np.arange(len(trials.plans)), chosen)
+    if not len(chosen) or not len(rest):
+        parser.error(
+            f"{options.study} must hold more than --trials trials that trained, {len(chosen)} of "
+            f"{len(trials.plans)} of them can be fitted to; measure more, or --disturbed"
+        )
     print(
         f"{len(trials.plans)} measured trials, in {int((~undisturbed).sum())} of them other load "
         f"disturbed the step time; calibrated on {len(chosen)}, judged on {len(rest)}"
