@@ -1,7 +1,8 @@
-"""How far measurements can be believed: ``measurement.py simulated|load|layouts [--json]``.
+"""How far measurements can be believed: ``measurement.py simulated|load|layouts|extrapolated``.
 
 simulated: repeated studies on a simulated cluster with 8 % noise from step to step;
 load: real trials of three CPU plans, with and without a competing load on the machine;
+extrapolated: short steps against full ones, in turns in the same ranks;
 layouts: right layouts and planted mistakes on real CPU ranks, held against one rank.
 Run from the root of a checkout: ``python -m benchmarks.measurement simulated``.
 """
@@ -130,10 +131,11 @@ def simulated_study(seed: int, num_plans: int = 40) -> dict[str, Any]:
     }
 
 
-def simulated(num_studies: int) -> dict[str, Any]:
-    studies = [simulated_study(seed) for seed in range(num_studies)]
+def simulated(num_studies: int, first_seed: int) -> dict[str, Any]:
+    studies = [simulated_study(first_seed + number) for number in range(num_studies)]
     return {
         "studies": num_studies,
+        "first_seed": first_seed,
         "best_or_within_1_percent": float(np.mean([s["behind_best"] <= 0.01 for s in studies])),
         "worst_behind_best": max(s["behind_best"] for s in studies),
         "interval_covers_truth": float(np.mean([s["covers"] for s in studies])),
@@ -273,16 +275,24 @@ def layouts() -> dict[str, Any]:
     }
 
 
+def _extrapolated(num_rounds: int) -> dict[str, Any]:
+    from benchmarks.extrapolated import extrapolated
+
+    return extrapolated(num_rounds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("simulated", "load", "layouts"))
-    parser.add_argument("--repeats", type=int, default=0, help="studies (30) or rounds (3)")
+    parser.add_argument("part", choices=("simulated", "load", "layouts", "extrapolated"))
+    parser.add_argument("--repeats", type=int, default=0, help="studies (30) or rounds (3, 12)")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the simulated studies")
     options = parser.parse_args()
     began = time.perf_counter()
     parts = {
-        "simulated": lambda: simulated(options.repeats or 30),
+        "simulated": lambda: simulated(options.repeats or 30, options.first_seed),
         "load": lambda: load(options.repeats or 3),
         "layouts": layouts,
+        "extrapolated": lambda: _extrapolated(options.repeats or 12),
     }
     document = parts[options.part]()
     print(json.dumps(document | {"took_s": time.perf_counter() - began}, indent=2))

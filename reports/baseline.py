@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.launch import Settings
-from tuner.outcome import Measured
+from tuner.outcome import Measured, Source
 from tuner.plan import ParallelPlan
 from tuner.trial import Trial
 
@@ -165,7 +165,10 @@ def _bought(
     for step in changes.steps:
         was, now = measured.get(before), measured.get(step.plan)
         # The whole way measured is the speed-up itself, and confirms no single change.
+        # A ratio of an extrapolated time and a measured one confirms nothing either.
+        known = {both.source for both in (was, now) if both is not None}
         told = was is not None and now is not None and len(changes.steps) > 1
+        told = told and Source.EXTRAPOLATED not in known
         bought.append(
             ChangeBought(
                 change=step,

@@ -22,7 +22,7 @@ def baseline_line(summary: Summary) -> str | None:
     own, best = result.measured, summary.best
     if own is None or best is None:
         return f"yours ({result.given.plan.label()}) {_end_words(result)}{_best_words(summary)}"
-    yours = f"yours: {own.tokens_per_s:,.0f} tokens/s{source_mark(summary.source)}"
+    yours = f"yours: {own.tokens_per_s:,.0f} tokens/s{source_mark(own.source)}"
     if best.plan == result.given.plan:
         return (
             f"{yours}, the fastest of the {len(summary.ranking)} plans that trained{_tuned(best)}"

@@ -62,12 +62,14 @@ def best_readme(
 ) -> str:
     """What was measured, on what, and the commands that start these files; pure."""
     measured = best.measured
-    how = (
-        "These numbers are simulated: the cost model said so, nothing was started."
-        if measured.source is Source.SIMULATED
-        else f"Measured in {run_words(best)}: the median of {len(measured.step_times_s)} whole "
-        "optimizer steps, of the slowest rank."
-    )
+    how = {
+        Source.SIMULATED: "These numbers are simulated: the cost model said so, nothing was "
+        "started.",
+        Source.MEASURED: f"Measured in {run_words(best)}: the median of "
+        f"{len(measured.step_times_s)} whole optimizer steps, of the slowest rank.",
+        Source.EXTRAPOLATED: f"Extrapolated in trial {best.number}, from steps of few "
+        "micro-batches.",
+    }[measured.source]
     return "\n".join(
         [
             f"# {best.label}",

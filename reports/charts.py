@@ -20,8 +20,8 @@ from reports.report_facts import (
     shown_terms,
 )
 from reports.summary import MeasuredTrial, Summary
-from reports.wording import BACKEND_NAMES, KIND_NAMES, outcome_words
-from tuner.outcome import Measured
+from reports.wording import BACKEND_NAMES, KIND_NAMES, outcome_words, source_mark
+from tuner.outcome import Measured, Source
 from tuner.plan import Backend
 from tuner.trial import Trial
 from tuner.units import GIB, MIB, size_text, time_text
@@ -63,16 +63,14 @@ def memory_chart(summary: Summary, limit_bytes: int) -> Figure:
     """Throughput against memory with the Pareto front; what did not train in a lane below."""
     size, unit = _size_unit([r.measured.peak_memory_bytes for r in summary.ranking])
     figure = _figure(460)
-    for backend in Backend:
-        ranked = [r for r in summary.ranking if r.plan.backend is backend]
-        figure.add_trace(
-            _points(
-                backend,
-                x=[r.measured.peak_memory_bytes / size for r in ranked],
-                y=[summary.tokens_per_s_per_gpu(r) for r in ranked],
-                text=[_ranked_text(r) for r in ranked],
-            )
+    for backend, source, ranked in _groups(summary):
+        trace = _points(
+            backend,
+            x=[r.measured.peak_memory_bytes / size for r in ranked],
+            y=[summary.tokens_per_s_per_gpu(r) for r in ranked],
+            text=[_ranked_text(r) for r in ranked],
         )
+        figure.add_trace(_marked(trace, backend, source))
     front = pareto_front(summary.ranking)
     figure.add_scatter(
         x=[r.measured.peak_memory_bytes / size for r in front],
@@ -164,16 +162,14 @@ def order_chart(summary: Summary) -> Figure:
     """The step time of every trial in order, with the best so far."""
     figure = _figure(360)
     scale, unit = _time_unit([r.measured.step_time_s for r in summary.ranking])
-    for backend in Backend:
-        ranked = [r for r in summary.ranking if r.plan.backend is backend]
-        figure.add_trace(
-            _points(
-                backend,
-                x=[r.number for r in ranked],
-                y=[r.measured.step_time_s * scale for r in ranked],
-                text=[_ranked_text(r) for r in ranked],
-            )
+    for backend, source, ranked in _groups(summary):
+        trace = _points(
+            backend,
+            x=[r.number for r in ranked],
+            y=[r.measured.step_time_s * scale for r in ranked],
+            text=[_ranked_text(r) for r in ranked],
         )
+        figure.add_trace(_marked(trace, backend, source))
     steps = best_so_far(summary.trials)
     figure.add_scatter(
         x=[number for number, _ in steps],
@@ -253,7 +249,7 @@ def knob_chart(effects: Sequence[KnobEffect]) -> Figure:
 def prediction_chart(
     measured: Sequence[MeasuredTrial], predictions: Mapping[int, PredictedTrial]
 ) -> Figure:
-    """Predicted against measured step times, with the line where they are equal."""
+    """Predicted against measured step times, all of one source, with the line of equality."""
     both = [(r, predictions[r.number]) for r in measured if r.number in predictions]
     values = [s for r, p in both for s in (r.measured.step_time_s, p.step_time_s)]
     scale, unit = _time_unit(values)
@@ -279,7 +275,8 @@ def prediction_chart(
     )
     axes = {"type": "log"} if values and max(values) > _WIDE_RATIO * min(values) else {}
     figure.update_xaxes(title_text=f"predicted step time, {unit}", **axes)
-    figure.update_yaxes(title_text=f"measured step time, {unit}", **axes)
+    source = both[0][0].measured.source if both else Source.MEASURED
+    figure.update_yaxes(title_text=f"{source} step time, {unit}", **axes)
     return figure
 
 
@@ -365,11 +362,32 @@ def _points(
     )
 
 
+def _groups(summary: Summary) -> list[tuple[Backend, Source, list[MeasuredTrial]]]:
+    """Trials of one framework and one source; extrapolated ones only where there are any."""
+    kinds = [(summary.source, summary.measured)]
+    kinds += [(Source.EXTRAPOLATED, summary.extrapolated)] if summary.extrapolated else []
+    return [
+        (backend, source, [r for r in ranked if r.plan.backend is backend])
+        for source, ranked in kinds
+        for backend in Backend
+    ]
+
+
+def _marked(trace: Any, backend: Backend, source: Source) -> Any:
+    """Extrapolated points are hollow, and have a line of their own in the legend."""
+    if source is not Source.EXTRAPOLATED:
+        return trace
+    return trace.update(
+        name=f"{trace.name}{source_mark(source)}", marker_symbol=f"{_SYMBOLS[backend]}-open"
+    )
+
+
 def _ranked_text(ranked: MeasuredTrial) -> str:
     measured: Measured = ranked.measured
     return (
         f"trial {ranked.number}: {html.escape(ranked.plan.label())}<br>"
-        f"{time_text(measured.step_time_s)} a step, {size_text(measured.peak_memory_bytes)}"
+        f"{time_text(measured.step_time_s)} a step{source_mark(measured.source)}, "
+        f"{size_text(measured.peak_memory_bytes)}"
     )
 
 

@@ -8,7 +8,7 @@ from reports.baseline_wording import baseline_record
 from reports.second_pass_wording import second_pass_record
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import doubt_words, outcome_words
-from tuner.outcome import Measured
+from tuner.outcome import Measured, Source
 from tuner.plan import Backend
 from tuner.study_folder import StudyFolder
 from tuner.trial import Trial
@@ -22,7 +22,7 @@ def study_document(folder: StudyFolder, summary: Summary) -> dict[str, Any]:
     """
     return {
         "best": None if summary.best is None else _best_record(summary, summary.best),
-        "trials": [_trial_record(trial) for trial in summary.trials],
+        "trials": [_trial_record(summary, trial) for trial in summary.trials],
         "waterfall": folder.read_json(folder.waterfall_file),
         "by_backend": {str(b): _backend_record(summary, b) for b in Backend},
         "baseline": baseline_record(summary),
@@ -83,21 +83,37 @@ def _measured_record(summary: Summary, ranked: MeasuredTrial) -> dict[str, Any]:
         "tokens_per_s": measured.tokens_per_s,
         "tokens_per_s_per_gpu": summary.tokens_per_s_per_gpu(ranked),
         "peak_memory_bytes": measured.peak_memory_bytes,
+        "headroom_bytes": _headroom_bytes(measured),
+        "nearly_out_of_memory": measured.is_nearly_full,
         "notes": list(doubt_words(measured)),
         "trial": ranked.number,
         "source": str(measured.source),
     }
 
 
-def _trial_record(trial: Trial) -> dict[str, Any]:
+def _headroom_bytes(measured: Measured) -> int | None:
+    """Left below what a rank was allowed; None where that is not known."""
+    limit_bytes = measured.memory_limit_bytes
+    return limit_bytes - measured.peak_memory_bytes if limit_bytes else None
+
+
+def _trial_record(summary: Summary, trial: Trial) -> dict[str, Any]:
     outcome = trial.outcome
-    measured = outcome if isinstance(outcome, Measured) else None
+    own = outcome if isinstance(outcome, Measured) else None
+    full = summary.full_steps(trial)
+    measured = full or own
+    extrapolated = own is not None and own.source is Source.EXTRAPOLATED
     return {
         "number": trial.number,
         "plan": trial.plan.to_dict(),
         "outcome": outcome.kind,
-        "step_time_s": measured.step_time_s if measured else None,
+        "step_time_s": full.step_time_s if full else None,
+        "extrapolated_step_time_s": own.step_time_s if own and extrapolated else None,
+        "source": str(measured.source) if measured else None,
         "peak_memory_bytes": measured.peak_memory_bytes if measured else None,
+        "headroom_bytes": _headroom_bytes(measured) if measured else None,
+        "nearly_out_of_memory": measured.is_nearly_full if measured else None,
+        "marks": list(measured.marks) if measured else [],
         "message": None if measured else outcome_words(outcome),
         "wall_s": trial.wall_s,
         "reason": trial.reason,

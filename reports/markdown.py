@@ -28,6 +28,7 @@ from reports.wording import (
     source_mark,
     throughput_words,
     tie_words,
+    trained_words,
     verification_words,
 )
 from tuner.launch import ENVIRONMENT_FILE
@@ -93,13 +94,11 @@ def _counts(summary: Summary) -> str:
 
 
 def _frameworks(summary: Summary) -> list[str]:
-    mark = source_mark(summary.source)
     header = (
         "framework",
         "best plan",
-        f"step time{mark}",
-        f"tokens/s of a rank{mark}",
-        f"peak memory{mark}",
+        *_number_names(summary, "step time", "tokens/s of a rank"),
+        f"peak memory{source_mark(summary.source)}",
         "trials",
         "the best plan of all is",
     )
@@ -116,44 +115,66 @@ def _framework_row(summary: Summary, backend: Backend) -> tuple[str, ...]:
     )
     best = summary.best_of(backend)
     if best is None:
-        return (BACKEND_NAMES[backend], "none trained", "", "", "", *last)
+        blank = ("",) * len(_number_names(summary, "", ""))
+        return (BACKEND_NAMES[backend], "none trained", *blank, "", *last)
     return (
         BACKEND_NAMES[backend],
         f"`{best.plan.label()}`",
-        interval_words(best.measured),
-        f"{summary.tokens_per_s_per_gpu(best):,.0f}",
+        *_number_cells(
+            summary,
+            best,
+            interval_words(best.measured),
+            f"{summary.tokens_per_s_per_gpu(best):,.0f}",
+        ),
         size_text(best.measured.peak_memory_bytes),
         *last,
     )
 
 
+def _number_names(summary: Summary, *names: str) -> tuple[str, ...]:
+    """Of columns; extrapolated numbers have their own, where there are any."""
+    marks = [source_mark(summary.source)]
+    marks += [source_mark(Source.EXTRAPOLATED)] if summary.extrapolated else []
+    return tuple(f"{name}{mark}" for mark in marks for name in names)
+
+
+def _number_cells(summary: Summary, ranked: MeasuredTrial, *cells: str) -> tuple[str, ...]:
+    """Under ``_number_names``."""
+    blank = ("",) * len(cells)
+    if not summary.extrapolated:
+        return cells
+    is_extrapolated = ranked.measured.source is Source.EXTRAPOLATED
+    return (*blank, *cells) if is_extrapolated else (*cells, *blank)
+
+
 def _trials(summary: Summary) -> list[str]:
-    mark = source_mark(summary.source)
+    names = _number_names(summary, "step time", "tokens/s")
     header = (
         "trial",
         "plan",
         "outcome",
-        f"step time{mark}",
-        f"tokens/s{mark}",
-        f"peak memory{mark}",
+        *names,
+        f"peak memory{source_mark(summary.source)}",
         "took",
         "why tried",
     )
-    ranked = [_ranked_row(r) for r in summary.ranking]
+    ranked = [_ranked_row(summary, r) for r in summary.ranking]
     others = [
-        (*_trial_cells(trial), "", "", "", time_text(trial.wall_s), trial.reason)
+        (*_trial_cells(trial), *("",) * len(names), "", time_text(trial.wall_s), trial.reason)
         for trial in summary.others
     ]
     title = f"## All {len(summary.trials)} trials, the fastest first"
     return [title, "", f"{_counts(summary)}.", "", *_table(header, [*ranked, *others])]
 
 
-def _ranked_row(ranked: MeasuredTrial) -> tuple[str, ...]:
+def _ranked_row(summary: Summary, ranked: MeasuredTrial) -> tuple[str, ...]:
     measured = ranked.measured
     return (
-        *_trial_cells(ranked.trial),
-        time_text(measured.step_time_s),
-        f"{measured.tokens_per_s:,.0f}",
+        *_trial_cells(ranked.trial)[:2],
+        trained_words(measured),
+        *_number_cells(
+            summary, ranked, time_text(measured.step_time_s), f"{measured.tokens_per_s:,.0f}"
+        ),
         size_text(measured.peak_memory_bytes),
         time_text(ranked.trial.wall_s),
         ranked.trial.reason,
@@ -267,9 +288,17 @@ def _numbers(summary: Summary) -> list[str]:
             "All step times, speeds and memory peaks here are simulated: predictions of the cost "
             "model. Nothing was started.",
         ]
+    if summary.extrapolated:
+        lines += [
+            "Step times and speeds marked as extrapolated are of trials that ran steps of few "
+            "micro-batches, two counts in turn: the time of a step is affine in their number. Who "
+            "led by such a number ran full steps at the end, and stands among the measured.",
+            "",
+        ]
+    what = "All other step times and speeds" if summary.extrapolated else "All step times, speeds"
     return [
         *lines,
-        "All step times, speeds and memory peaks here are measured: real optimizer steps, each "
+        f"{what} and memory peaks here are measured: real optimizer steps, each "
         "from barrier to barrier and as long as on its slowest rank; the median after the "
         "warm-up, with the 95 % interval of that median; memory at the peak of the fullest rank. "
         f"{_predicted_words(summary)}",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
 from reports.baseline import Baseline, BaselineResult, baseline_result
-from tuner.finals import Finalist, Finals, failed_finalists, standings
+from tuner.finals import Finalist, Finals, confirmed, failed_finalists, standings
 from tuner.framework_settings.table import settings_text
 from tuner.launch import Settings
 from tuner.outcome import Measured, OutOfMemory, Source
@@ -59,6 +59,8 @@ class DefaultPlan:
     """None: not tried yet."""
     speedup: float | None
     """How many times faster the best plan is; None where the default was not measured."""
+    source: Source = Source.MEASURED
+    """Of the default's own step time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +71,15 @@ class Summary:
     """All, by number."""
     num_gpus: int
     source: Source
-    """Of all numbers; measured and simulated trials never share a study."""
+    """Of the winner's numbers; simulated trials share a study with no others."""
     ranking: tuple[MeasuredTrial, ...]
-    """Those that trained: the fastest first, of equals the one that needs less memory."""
+    """Those that trained: the fastest first, of equals the one that needs less memory; first
+    those measured with full steps, then those of which full steps are extrapolated."""
     counts: tuple[tuple[str, int], ...]
     """Trials by kind of outcome, most frequent first."""
     defaults: tuple[DefaultPlan, ...]
+    failed_again: tuple[int, ...] = ()
+    """Trials that trained once and did not when they were measured again."""
     finals: tuple[Finalist, ...] = ()
     """The best plans, measured again side by side, the winner first; empty where it was clear."""
     verification: Verification | None = None
@@ -91,8 +96,19 @@ class Summary:
 
     @property
     def runner_up(self) -> MeasuredTrial | None:
-        """The second."""
-        return self.ranking[1] if len(self.ranking) > 1 else None
+        """The second of the finals; without them the fastest of all others, however it is known."""
+        others = self.ranking[1:]
+        return next(iter(others), None) if len(self.finals) > 1 else self._fastest(others)
+
+    @property
+    def extrapolated(self) -> tuple[MeasuredTrial, ...]:
+        """Those of the ranking whose full steps are extrapolated from shorter ones."""
+        return tuple(r for r in self.ranking if r.measured.source is Source.EXTRAPOLATED)
+
+    @property
+    def measured(self) -> tuple[MeasuredTrial, ...]:
+        """Those of the ranking that ran full steps, or were simulated in a simulated study."""
+        return tuple(r for r in self.ranking if r.measured.source is not Source.EXTRAPOLATED)
 
     @property
     def is_tie(self) -> bool:
@@ -140,9 +156,26 @@ class Summary:
         """The trials that did not train to the end, by number."""
         return tuple(t for t in self.trials if not isinstance(t.outcome, Measured))
 
+    def full_steps(self, trial: Trial) -> Measured | None:
+        """What full steps of a trial said, of its own or, where it ran short ones, later."""
+        if not isinstance(trial.outcome, Measured):
+            return None
+        if trial.outcome.source is not Source.EXTRAPOLATED:
+            return trial.outcome
+        return next((r.measured for r in self.measured if r.number == trial.number), None)
+
     def best_of(self, backend: Backend) -> MeasuredTrial | None:
         """The fastest plan of one framework."""
-        return next((r for r in self.ranking if r.plan.backend is backend), None)
+        own = [r for r in self.ranking if r.plan.backend is backend]
+        return own[0] if own[:1] == [self.best] else self._fastest(own)
+
+    def _fastest(self, ranked: Iterable[MeasuredTrial]) -> MeasuredTrial | None:
+        """Measured or extrapolated; those that failed when they ran again come last."""
+        return min(
+            ranked,
+            key=lambda r: (r.number in self.failed_again, r.measured.step_time_s),
+            default=None,
+        )
 
     def tokens_per_s_per_gpu(self, ranked: MeasuredTrial) -> float:
         """Throughput of one GPU."""
@@ -186,7 +219,9 @@ def summarize(
     """
     finals, verification, second_pass = after.finals, after.verification, after.second_pass
     standing = _standing(finals, trials)
-    ranking = _ranking(trials, standing, failed_finalists(finals) if finals else ())
+    failed = failed_finalists(finals) if finals else ()
+    again = confirmed(finals) | {finalist.trial: finalist.measured for finalist in standing}
+    ranking = _ranking(trials, standing, again, failed)
     if second_pass is not None and not (ranking and ranking[0].plan == second_pass.plan):
         second_pass = None
     ranking = _with_settings(ranking, second_pass)
@@ -200,6 +235,7 @@ def summarize(
         defaults=tuple(
             _default(backend, plan, trials, ranking) for backend, plan in defaults.items()
         ),
+        failed_again=failed,
         finals=standing,
         verification=(
             verification
@@ -211,7 +247,7 @@ def summarize(
             if baseline is None
             else baseline_result(
                 baseline,
-                trials,
+                tuple(replace(t, outcome=again.get(t.number, t.outcome)) for t in trials),
                 ranking[0].trial if ranking else None,
                 ranking[0].measured if ranking else None,
             )
@@ -235,20 +271,22 @@ def _is_of(verification: Verification, best: MeasuredTrial) -> bool:
 
 
 def _standing(finals: Finals | None, trials: tuple[Trial, ...]) -> tuple[Finalist, ...]:
-    if finals is None:
+    if finals is None or not finals.is_contest:
         return ()
     plans = {trial.number: trial.plan for trial in trials}
     return standings(finals, plans) if plans.keys() >= set(finals.trials) else ()
 
 
 def _ranking(
-    trials: tuple[Trial, ...], finals: tuple[Finalist, ...], failed: tuple[int, ...]
+    trials: tuple[Trial, ...],
+    finals: tuple[Finalist, ...],
+    again: Mapping[int, Measured],
+    failed: tuple[int, ...],
 ) -> tuple[MeasuredTrial, ...]:
     """Finalists first, as the finals have them; last those that trained once and then no more."""
     places = {finalist.trial: place for place, finalist in enumerate(finals)}
-    measured_again = {finalist.trial: finalist.measured for finalist in finals}
     ran = [
-        MeasuredTrial(trial=trial, measured=measured_again.get(trial.number, trial.outcome))
+        MeasuredTrial(trial=trial, measured=again.get(trial.number, trial.outcome))
         for trial in trials
         if isinstance(trial.outcome, Measured)
     ]
@@ -257,6 +295,7 @@ def _ranking(
             ran,
             key=lambda r: (
                 r.number in failed,
+                r.measured.source is Source.EXTRAPOLATED,
                 places.get(r.number, len(places)),
                 r.measured.step_time_s,
                 r.measured.peak_memory_bytes,
@@ -268,7 +307,7 @@ def _ranking(
 
 def _source(trials: tuple[Trial, ...]) -> Source:
     sources = {
-        trial.outcome.source
+        Source.SIMULATED if trial.outcome.source is Source.SIMULATED else Source.MEASURED
         for trial in trials
         if isinstance(trial.outcome, Measured | OutOfMemory)
     }
@@ -288,6 +327,12 @@ def _default(
     ran = next((ranked for ranked in ranking if ranked.plan == plan), None)
     if ran is not None:
         speedup = ran.measured.step_time_s / ranking[0].measured.step_time_s
-        return DefaultPlan(backend=backend, plan=plan, trial=ran.trial, speedup=speedup)
+        return DefaultPlan(
+            backend=backend,
+            plan=plan,
+            trial=ran.trial,
+            speedup=speedup,
+            source=ran.measured.source,
+        )
     tried = [trial for trial in trials if trial.plan == plan]
     return DefaultPlan(backend=backend, plan=plan, trial=tried[-1] if tried else None, speedup=None)

@@ -39,30 +39,36 @@ _COMMAND_WIDTH = 78
 def trials_table(summary: Summary) -> RenderableType:
     """All trials, the fastest first; those that did not train last, each with its reason."""
     tables = []
-    if summary.ranking:
-        tables.append(_ranking_table(summary))
+    if summary.measured:
+        tables.append(_ranking_table(summary, summary.measured, summary.source))
+    if summary.extrapolated:
+        tables.append(_ranking_table(summary, summary.extrapolated, Source.EXTRAPOLATED))
     if summary.others:
         tables.append(_others_table(summary))
     return Group(*tables)
 
 
-def _ranking_table(summary: Summary) -> Table:
-    table = Table(title=f"Plans that trained{source_mark(summary.source)}", title_justify="left")
+def _ranking_table(summary: Summary, ranking: tuple[MeasuredTrial, ...], source: Source) -> Table:
+    """Of one source: measured and extrapolated numbers do not share a column."""
+    title = f"Plans that trained{source_mark(source)}"
+    if source is Source.EXTRAPOLATED:
+        title += ": full steps as told by steps of few micro-batches"
+    table = Table(title=title, title_justify="left")
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("plan")
     for name in ("step time", "tokens/s", "peak", "vs best"):
         table.add_column(name, justify="right", no_wrap=True)
     fastest_s = summary.ranking[0].measured.step_time_s
-    for place, ranked in enumerate(summary.ranking):
+    for ranked in ranking:
         measured = ranked.measured
         table.add_row(
             str(ranked.number),
             Text(ranked.plan.label()),
             time_text(measured.step_time_s),
             f"{measured.tokens_per_s:,.0f}",
-            size_text(measured.peak_memory_bytes),
+            size_text(measured.peak_memory_bytes) + (" full" if measured.is_nearly_full else ""),
             f"{measured.step_time_s / fastest_s:.2f}x",
-            style="bold green" if place == 0 else None,
+            style="bold green" if ranked == summary.best else None,
         )
     return table
 

@@ -134,7 +134,8 @@ def default_words(default: DefaultPlan) -> str:
     """The best plan against one framework's default."""
     name = f"{BACKEND_NAMES[default.backend]}'s default ({default.plan.label()})"
     if default.speedup is not None:
-        return f"{default.speedup:.2f}x as fast as {name}"
+        mark = " (extrapolated)" if default.source is Source.EXTRAPOLATED else ""
+        return f"{default.speedup:.2f}x as fast as {name}{mark}"
     if default.trial is None:
         return f"{name} has not been tried"
     match default.trial.outcome:
@@ -153,7 +154,8 @@ def comparison_words(summary: Summary) -> tuple[str, ...]:
         lines.insert(
             0,
             f"{summary.speedup_over_median:.2f}x as fast as the median of the "
-            f"{len(summary.ranking)} plans that trained",
+            f"{len(summary.ranking)} plans that trained"
+            + (f" ({len(summary.extrapolated)} extrapolated)" if summary.extrapolated else ""),
         )
     return tuple(lines)
 
@@ -170,7 +172,9 @@ def tie_words(summary: Summary) -> str | None:
     """Why the winner is not certain, where it is not."""
     if not summary.is_tie or summary.runner_up is None:
         return None
-    name = f"trial {summary.runner_up.number} ({summary.runner_up.plan.label()}) may be as fast: "
+    second = summary.runner_up
+    mark = source_mark(second.measured.source)
+    name = f"trial {second.number} ({second.plan.label()}){mark} may be as fast: "
     if not summary.finals:
         return name + "the two intervals overlap"
     return name + (
@@ -188,6 +192,7 @@ def margin_words(summary: Summary) -> str | None:
     return (
         f"trial {summary.runner_up.number} ({summary.runner_up.plan.label()}) takes {much:+.1%} "
         f"(95 % interval {low:+.1%} to {high:+.1%}), {how}"
+        f"{source_mark(summary.runner_up.measured.source)}"
     )
 
 
@@ -209,6 +214,13 @@ def verification_words(summary: Summary) -> str:
 def doubt_words(measured: Measured) -> tuple[str, ...]:
     """What is to be known of a measurement beside its numbers, a sentence each."""
     doubts = [*measured.marks, *measured.unfollowed]
+    if measured.short_microbatches:
+        low, high, full = measured.short_microbatches
+        doubts.append(
+            f"extrapolated to a step of {full} micro-batches from steps of {low} and {high}"
+        )
+    if measured.attempts > 1:
+        doubts.append("measured again: other load disturbed the first attempt")
     if measured.outlier_steps:
         doubts.append(
             f"{len(measured.outlier_steps)} of {len(measured.step_times_s)} steps lie far from the "
@@ -224,10 +236,23 @@ def doubt_words(measured: Measured) -> tuple[str, ...]:
             "step: try it longer with paratune soak"
         )
     if measured.is_nearly_full:
-        doubts.append("nearly out of memory: the allocator had to free its cache to go on")
+        doubts.append(f"nearly out of memory: {nearly_full_words(measured)}")
     return tuple(doubts)
 
 
+def nearly_full_words(measured: Measured) -> str:
+    """Why a plan that trained may fail in a longer run."""
+    if measured.allocator_retries:
+        return f"the allocator had to free its cache {measured.allocator_retries} times to go on"
+    left = measured.memory_limit_bytes - measured.peak_memory_bytes
+    return f"{size_text(max(0, left))} were left below the limit at its peak"
+
+
+def trained_words(measured: Measured) -> str:
+    """The class of a trial that trained: nearly out of memory is one of its own."""
+    return "trained, nearly out of memory" if measured.is_nearly_full else "trained"
+
+
 def source_mark(source: Source) -> str:
-    """What is put beside simulated numbers; nothing beside measured ones."""
-    return " (simulated)" if source is Source.SIMULATED else ""
+    """What is put beside numbers that were not measured as they stand; nothing beside others."""
+    return "" if source is Source.MEASURED else f" ({source})"

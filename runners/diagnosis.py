@@ -11,7 +11,7 @@ from typing import Any
 from runners.failure_kinds import FailureKind, Raised, failure_kind
 from runners.interference import disturbances
 from runners.last_words import last_words
-from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, StepsEnd, TimedOut
+from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, Source, StepsEnd, TimedOut
 from tuner.step_statistics import step_statistics
 
 _SHELL_SIGNAL = 128
@@ -142,9 +142,16 @@ def _measured(ends: Sequence[RankEnd]) -> Measured:
         steps_end=StepsEnd(first.get("steps_end", StepsEnd.FIXED)),
         memory_growth_bytes=max(int(r.get("memory_growth_bytes", 0)) for r in results),
         marks=disturbances([r["load"] for r in results if r.get("load")]),
+        memory_limit_bytes=min(int(r["memory"].get("limit_bytes") or 0) for r in results),
+        short_microbatches=_short_microbatches(first.get("short_steps")),
+        source=Source.EXTRAPOLATED if first.get("short_steps") else Source.MEASURED,
         unfollowed=tuple(dict.fromkeys(one for r in results for one in r.get("unfollowed", ()))),
         reserved_unused_bytes=max(_reserved_unused_bytes(r["memory"]) for r in results),
     )
+
+
+def _short_microbatches(short: Mapping[str, Any] | None) -> tuple[int, ...]:
+    return () if short is None else (int(short["low"]), int(short["high"]), int(short["full"]))
 
 
 def _reserved_unused_bytes(memory: Mapping[str, Any]) -> int:

@@ -9,6 +9,8 @@ _FOREIGN_SHARE = 0.10
 _STEAL_SHARE = 0.02
 _IDLE_ENOUGH = 0.20
 """With so much of the cores idle, others' work was not in the way."""
+_CLOCK_JUMP_S = 1.0
+"""Clocks are slewed by less; more is somebody who sets them, or a machine that slept."""
 _LONG_ENOUGH_S = 0.3
 """The kernel counts in hundredths of a second: shorter steps than this tell nothing."""
 
@@ -26,6 +28,7 @@ def disturbances(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     for name, ranks in nodes.items():
         found += _of_processors(name, ranks)
         found += _of_gpus(name, ranks)
+        found += _of_clock(name, ranks)
     return tuple(found)
 
 
@@ -46,6 +49,14 @@ def _of_processors(node: str, ranks: Sequence[Mapping[str, Any]]) -> list[str]:
     if steal >= _STEAL_SHARE:
         found.append(f"the hypervisor took {steal:.0%} of the processors of {node} from it")
     return found
+
+
+def _of_clock(node: str, ranks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Steps are timed by the clock that nobody sets; but a machine that slept did not train."""
+    jump_s = max((float(rank.get("clock_jump_s", 0.0)) for rank in ranks), key=abs)
+    if abs(jump_s) < _CLOCK_JUMP_S:
+        return []
+    return [f"the clock of {node} jumped by {jump_s:+.0f} s during its steps"]
 
 
 def _of_gpus(node: str, ranks: Sequence[Mapping[str, Any]]) -> list[str]:

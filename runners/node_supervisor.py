@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from runners.environment import check_own_packages, own_version
+from runners.placement import PlacedGpu, visible_gpus
 from runners.rank_processes import NodeRanks, free_port
 from runners.supervisor import NodeEnd, Supervisor
-from tuner.launch import LaunchFile
+from runners.warm_pool import WarmPool, rank_source
+from tuner.launch import LaunchSpec
 from tuner.outcome import Phase
 from tuner.study_folder import launch_folder
 
@@ -25,21 +29,34 @@ _KEPT_LOG_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What the driver must know of a node before its ranks can start."""
+    """What the driver must know of a node before ranks can start there."""
 
+    hostname: str
     cores: int
-    port: int
-    """Was free on this node a moment ago."""
+    gpus: tuple[PlacedGpu, ...]
+    """That ranks started here may use, in the order of their local ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLaunch:
     """What a node is to start."""
 
-    files: tuple[LaunchFile, ...]
+    attempt: str
+    """Unique: tells this launch from those before it."""
+    spec: LaunchSpec
     ranks: NodeRanks
     env: Mapping[str, str]
     limits_s: Mapping[Phase, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """How a trial is getting on here."""
+
+    phase: Phase
+    """Of the slowest rank."""
+    is_failing: bool
+    """A rank has ended badly: all other nodes may end theirs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,19 +69,20 @@ class NodeResult:
 
 
 class NodeSupervisor:
-    """One trial on one node. ``phase`` and ``stop`` may be called while ``run`` goes on."""
+    """Trials of one node, one after the other; while ``run`` goes on the others may be called."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, warm: bool) -> None:
+        self._pool = WarmPool() if warm else None
         self._phase = Phase.START
-        self._folder: Path | None = None
         self._supervisor: Supervisor | None = None
+        self._stopped: set[str] = set()
+        self._lock = threading.Lock()
 
-    def check(self, driver_version: str, address: str) -> NodeFacts:
+    def check(self, driver_version: str) -> NodeFacts:
         """Makes sure that this node runs the same paratune as the driver.
 
         Args:
             driver_version: of paratune where the study runs.
-            address: of this node, where the other ranks will meet.
 
         Raises:
             RuntimeError: it does not, or our packages are not ours.
@@ -75,37 +93,60 @@ class NodeSupervisor:
                 f"every node must have paratune {driver_version} as the driver has, "
                 f"but this one has {own_version()}; install the same version there"
             )
-        return NodeFacts(cores=len(os.sched_getaffinity(0)), port=free_port(address))
-
-    def prepare(self, launch: NodeLaunch) -> None:
-        """Writes the launch files into a temporary folder of this node; starts nothing."""
-        self._folder = Path(tempfile.mkdtemp(prefix="paratune-trial-"))
-        files = launch_folder(self._folder)
-        files.mkdir()
-        for file in launch.files:
-            (files / file.name).write_text(file.text)
-        self._supervisor = Supervisor(
-            self._folder, launch.ranks, env=launch.env, limits_s=launch.limits_s
+        return NodeFacts(
+            hostname=socket.gethostname(),
+            cores=len(os.sched_getaffinity(0)),
+            gpus=visible_gpus(),
         )
 
-    def run(self) -> NodeResult:
-        """Runs the ranks to their end; the temporary folder is gone afterwards."""
-        assert self._supervisor is not None, "prepare comes first"
-        assert self._folder is not None, "prepare comes first"
+    def port(self, address: str) -> int:
+        """A port of this node that was free a moment ago."""
+        return free_port(address)
+
+    def run(self, launch: NodeLaunch) -> NodeResult:
+        """Runs the ranks to their end, in a temporary folder that is gone afterwards."""
+        folder = Path(tempfile.mkdtemp(prefix="paratune-trial-"))
         try:
-            end = self._supervisor.run(self._enter)
-            return NodeResult(end=end, files=_left_behind(self._folder))
+            files = launch_folder(folder)
+            files.mkdir()
+            for file in launch.spec.files:
+                (files / file.name).write_text(file.text)
+            supervisor = Supervisor(
+                folder,
+                launch.ranks,
+                env=launch.env,
+                limits_s=launch.limits_s,
+                source=rank_source(self._pool, launch.spec),
+            )
+            self._begin(launch.attempt, supervisor)
+            end = supervisor.run(self._enter)
+            return NodeResult(end=end, files=_left_behind(folder))
         finally:
-            shutil.rmtree(self._folder)
+            shutil.rmtree(folder)
 
-    def phase(self) -> Phase:
-        """Where the slowest rank of this node is."""
-        return self._phase
+    def state(self) -> NodeState:
+        """Of the trial that is running, or was last."""
+        failing = self._supervisor is not None and self._supervisor.is_failing
+        return NodeState(phase=self._phase, is_failing=failing)
 
-    def stop(self) -> None:
-        """Ends the ranks; ``run`` returns soon."""
+    def fail(self) -> None:
+        """Ranks of another node have failed: ours say what they have to say, and are ended."""
         if self._supervisor is not None:
-            self._supervisor.stop()
+            self._supervisor.fail()
+
+    def stop(self, attempt: str) -> None:
+        """Ends the ranks of this launch, also where it has not begun yet; ``run`` returns soon."""
+        with self._lock:
+            self._stopped.add(attempt)
+            if self._supervisor is not None:
+                self._supervisor.stop()
+
+    def _begin(self, attempt: str, supervisor: Supervisor) -> None:
+        with self._lock:
+            self._phase = Phase.START
+            self._supervisor = supervisor
+            if attempt in self._stopped:
+                supervisor.stop()
 
     def _enter(self, phase: Phase) -> None:
         self._phase = phase

@@ -7,8 +7,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Mapping
@@ -19,27 +17,16 @@ from typing import Any
 
 import psutil
 
+from runners.bench.process import SUPERVISOR_VARIABLE
+from runners.bench.warm_process import TOKEN_VARIABLE
 from runners.diagnosis import RankEnd
-from tuner.launch import BENCH_MODULE
-from tuner.study_folder import launch_folder
+from runners.rank_process import RankProcess, RankStarter, StarterLostError
 
 _LOG_TAIL_BYTES = 4000
 _KILL_LIMIT_S = 30.0
 """A killed process is gone at once, unless a driver holds it: then the machine is broken."""
 _BRIEF_STOP_S = 0.1
 """A rank that is stopped for less, by a tool that looks at it, goes on as if nothing had been."""
-_TOKEN_VARIABLE = "PARATUNE_TRIAL_TOKEN"
-"""Inherited by whatever a rank starts, so that it is found again even when it has moved to a
-session of its own and its rank is gone."""
-
-
-def bench_command(trial_folder: Path) -> tuple[str, ...]:
-    """What a rank runs: the bench program on the trial's launch files."""
-    launch = str(launch_folder(trial_folder))
-    return (
-        *(sys.executable, "-m", BENCH_MODULE),
-        *("--launch", launch, "--results", str(trial_folder)),
-    )
 
 
 def rank_log(trial_folder: Path, rank: int) -> Path:
@@ -74,8 +61,7 @@ class NodeRanks:
             "LOCAL_WORLD_SIZE": str(self.ranks_per_node),
             "MASTER_ADDR": self.master_address,
             "MASTER_PORT": str(self.master_port),
-            "PARATUNE_SUPERVISOR_PID": str(os.getpid()),
-            "PYTHONUNBUFFERED": "1",
+            SUPERVISOR_VARIABLE: str(os.getpid()),
         }
 
 
@@ -85,9 +71,10 @@ class RankProcesses:
 
     folder: Path
     node_ranks: NodeRanks
-    command: tuple[str, ...]
-    env: Mapping[str, str]
-    _processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    start: RankStarter
+    starter_lost: bool = False
+    """What the ranks were forked from is gone: their ends say nothing of the plan."""
+    _processes: dict[int, RankProcess] = field(default_factory=dict)
     _ends: dict[int, int] = field(default_factory=dict)
     _ended_at: dict[int, float] = field(default_factory=dict)
     _stopped_since: dict[int, float] = field(default_factory=dict)
@@ -98,6 +85,8 @@ class RankProcesses:
         try:
             for local_rank in range(self.node_ranks.ranks_per_node):
                 self._start(local_rank)
+        except StarterLostError:
+            self.starter_lost = True
         except BaseException:
             self.end()
             raise
@@ -109,28 +98,26 @@ class RankProcesses:
     def _start(self, local_rank: int) -> None:
         own = self.node_ranks.environment(local_rank)
         rank = int(own["RANK"])
-        with rank_log(self.folder, rank).open("wb") as log:
-            process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self.env, **own, _TOKEN_VARIABLE: self._token},
-                start_new_session=True,
-            )
+        process = self.start(own | {TOKEN_VARIABLE: self._token}, rank_log(self.folder, rank))
         self._processes[rank] = process
-        self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, rank)
+        self._selector.register(process.fileno(), selectors.EVENT_READ, rank)
 
     def wait(self, seconds: float) -> dict[int, int]:
         """Exit codes of the ranks that have ended, after an end or this time at most."""
         for key, _ in self._selector.select(seconds):
             rank = int(key.data)
             self._selector.unregister(key.fd)
-            os.close(key.fd)
             self._ended_at[rank] = time.time()
-            self._ends[rank] = self._processes[rank].wait()
+            self._ends[rank] = self._exit_code(rank, 0)
         self._look_for_stopped()
         return dict(self._ends)
+
+    def _exit_code(self, rank: int, limit_s: float) -> int:
+        try:
+            return self._processes[rank].wait(limit_s)
+        except StarterLostError:
+            self.starter_lost = True
+            return -signal.SIGKILL
 
     def _look_for_stopped(self) -> None:
         for rank, process in self._processes.items():
@@ -187,8 +174,8 @@ class RankProcesses:
             _kill_group(process.pid)
         for rank, process in running.items():
             try:
-                process.wait(_KILL_LIMIT_S)
-            except subprocess.TimeoutExpired as error:
+                self._exit_code(rank, _KILL_LIMIT_S)
+            except TimeoutError as error:
                 raise _immortal(f"rank {rank} (pid {process.pid})") from error
         while strays := _processes_with(self._token):
             for stray in strays:
@@ -197,8 +184,6 @@ class RankProcesses:
             _, alive = psutil.wait_procs(strays, timeout=_KILL_LIMIT_S)
             if alive:
                 raise _immortal(f"a process that a rank started (pid {alive[0].pid})")
-        for key in list(self._selector.get_map().values()):
-            os.close(key.fd)
         self._selector.close()
 
 
@@ -218,7 +203,7 @@ def _processes_with(token: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(_TOKEN_VARIABLE) == token:
+            if process.environ().get(TOKEN_VARIABLE) == token:
                 found.append(process)
         except psutil.Error:  # another user's, or gone meanwhile
             continue

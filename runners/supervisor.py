@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 from runners.diagnosis import RankEnd, outcome_of_ranks, stuck_ranks
+from runners.free_devices import devices_free
+from runners.nvidia_devices import VISIBLE
 from runners.oom_counters import oom_kills, risen
-from runners.rank_processes import NodeRanks, RankProcesses, bench_command
-from tuner.outcome import Outcome, Phase, TimedOut
+from runners.rank_process import ColdRanks, RankSource
+from runners.rank_processes import NodeRanks, RankProcesses
+from tuner.outcome import Failed, Outcome, Phase, TimedOut
 from tuner.runner import PhaseListener
 
+DEVICES_TAKEN = "GPU in use"
+"""The error of a trial that was not started."""
 GRACE_S = 1.0
 """After a rank's death its peers get this long to write down their own errors."""
 _EXIT_LIMIT_S = 60.0
@@ -28,10 +34,46 @@ class NodeEnd:
 
     ends: tuple[RankEnd, ...]
     timed_out: TimedOut | None
+    starter_lost: bool = False
+    """What the ranks were forked from was killed, and took them with it."""
+    devices_taken: Failed | None = None
+    """Set where nothing was started, for the GPUs here are somebody else's."""
 
     def outcome(self) -> Outcome:
         """The outcome as far as this node can tell."""
-        return outcome_of_ranks(self.ends, timed_out=self.timed_out)
+        return outcome_of_nodes((self,))
+
+
+def outcome_of_nodes(nodes: Sequence[NodeEnd]) -> Outcome:
+    """Of the ranks of all nodes together: the earliest error of any of them is the cause."""
+    ends = tuple(end for node in nodes for end in node.ends)
+    for node in nodes:
+        if node.devices_taken is not None:
+            return node.devices_taken
+    if any(node.starter_lost for node in nodes):
+        return _starter_lost(ends)
+    passed = [node.timed_out for node in nodes if node.timed_out is not None]
+    timed_out = None
+    if passed:
+        phase, ranks = stuck_ranks(ends)
+        timed_out = TimedOut(ranks=ranks, phase=phase, limit_s=passed[0].limit_s)
+    return outcome_of_ranks(ends, timed_out=timed_out)
+
+
+def was_not_started(outcome: Outcome) -> TypeGuard[Failed]:
+    """Whether nothing was started, for the GPUs were somebody else's."""
+    return isinstance(outcome, Failed) and outcome.error == DEVICES_TAKEN
+
+
+def _starter_lost(ends: Sequence[RankEnd]) -> Failed:
+    phase, ranks = stuck_ranks(ends) if ends else (Phase.START, (0,))
+    return Failed(
+        rank=ranks[0],
+        phase=phase,
+        error="warm process lost",
+        message="the process that the ranks were forked from was killed, and they with it",
+        infrastructure=True,
+    )
 
 
 class Supervisor:
@@ -44,7 +86,7 @@ class Supervisor:
         *,
         env: Mapping[str, str],
         limits_s: Mapping[Phase, float],
-        command: tuple[str, ...] | None = None,
+        source: RankSource | None = None,
     ) -> None:
         """Prepares, starts nothing.
 
@@ -53,28 +95,60 @@ class Supervisor:
             node_ranks: which ranks.
             env: what the framework needs, on top of this process's own environment.
             limits_s: the longest that a rank may stay in each phase.
-            command: what a rank runs, the bench program unless given.
+            source: how ranks are started; anew unless given.
         """
         self._folder = folder
         self._node_ranks = node_ranks
         self._env = env
         self._limits_s = limits_s
-        self._command = command or bench_command(folder)
+        self._source = source or ColdRanks()
         self._stopped = threading.Event()
+        self._failed_elsewhere = threading.Event()
+        self._is_failing = False
 
     def stop(self) -> None:
         """Ends the trial from another thread."""
         self._stopped.set()
 
+    def fail(self) -> None:
+        """Ends the trial from another thread, as after the death of a rank of this node."""
+        self._failed_elsewhere.set()
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether a rank of this node has ended badly."""
+        return self._is_failing
+
     def run(self, on_phase: PhaseListener) -> NodeEnd:
         """Starts the ranks and waits for their end, or ends them."""
+        if (taken := self._devices_taken()) is not None:
+            self._is_failing = True
+            return NodeEnd(ends=(), timed_out=None, devices_taken=taken)
         kills_before = oom_kills()
-        with RankProcesses(self._folder, self._node_ranks, self._command, self._env) as ranks:
-            timed_out = self._watched(ranks, on_phase)
+        limit_s = self._limits_s.get(Phase.START, _EXIT_LIMIT_S)
+        start = self._source.ready(self._folder, self._env, limit_s, self._stopped.is_set)
+        with RankProcesses(self._folder, self._node_ranks, start) as ranks:
+            timed_out = None if ranks.starter_lost else self._watched(ranks, on_phase)
             ends = ranks.ends()
         killer = risen(kills_before, oom_kills())
         return NodeEnd(
-            ends=tuple(replace(end, oom_killer=killer) for end in ends), timed_out=timed_out
+            ends=tuple(replace(end, oom_killer=killer) for end in ends),
+            timed_out=timed_out,
+            starter_lost=ranks.starter_lost,
+        )
+
+    def _devices_taken(self) -> Failed | None:
+        """Waits for the GPUs of the ranks to be free, of an earlier trial's memory too."""
+        each = self._node_ranks.ranks_per_node
+        said = devices_free(each, self._env.get(VISIBLE))
+        if said is None:
+            return None
+        return Failed(
+            rank=self._node_ranks.node * each,
+            phase=Phase.START,
+            error=DEVICES_TAKEN,
+            message=said,
+            infrastructure=True,
         )
 
     def _watched(self, ranks: RankProcesses, on_phase: PhaseListener) -> TimedOut | None:
@@ -83,7 +157,8 @@ class Supervisor:
         while not self._stopped.is_set():
             ranks.wait(_LOOK_S)
             ends = ranks.ends()
-            if any(end.failed for end in ends):
+            self._is_failing = any(end.failed for end in ends)
+            if self._is_failing or self._failed_elsewhere.is_set():
                 _let_peers_report(ranks)
                 return None
             if ranks.all_ended:

@@ -1,10 +1,14 @@
-"""The finals: the best plans measured again, in turns, and what may be said of them then; pure."""
+"""The finals: the best plans measured again, in turns, and what may be said of them then; pure.
+
+Without a contest among the best, at least whoever leads by an extrapolation alone is measured.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 
@@ -15,12 +19,18 @@ from tuner.trial import Trial
 
 MIN_ROUNDS = 2
 """One run cannot show how much runs differ."""
-MAX_ROUNDS = 5
+MAX_ROUNDS = 8
+MAX_CONFIRMED = 5
+"""Where each leader falls behind the next once it is measured, this many are."""
 _EQUAL_ENOUGH = 0.01
-"""Plans that are behind the fastest by less than this for certain need no more rounds."""
+"""Once it is certain that a plan is not faster than the fastest by this, it needs no more rounds:
+whoever of the two wins, is within it."""
+_FIRST_ROUND, _SECOND_ROUND = 4, 2
+"""So many times as many plans as may go on run in the first two rounds."""
 _EQUAL_RELATIVE = 0.005
 """Of plans that cannot be told apart and are this close, the one that needs less is better."""
 _STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+_CONFIDENCE = 0.95
 _MEDIAN_INTERVAL_Z = 1.96
 
 
@@ -42,9 +52,16 @@ class Finals:
     trials: tuple[int, ...]
     """Numbers of the trials whose plans are in the finals, the fastest first."""
     most: int = 3
-    """After the first round, which qualifies, so many go on."""
+    """After the first two rounds, which qualify, so many go on."""
     runs: tuple[FinalRun, ...] = ()
     is_over: bool = False
+    max_rounds: int = MAX_ROUNDS
+    equal_enough: float = _EQUAL_ENOUGH
+
+    @property
+    def is_contest(self) -> bool:
+        """Whether plans run in turns; else each leader is confirmed alone, once."""
+        return self.most > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,35 +84,65 @@ class Finalist:
 def finalists(trials: Sequence[Trial], most: int) -> tuple[Trial, ...]:
     """The best trials that noise does not tell apart, the fastest first; none where it is clear.
 
-    Up to twice as many as ``most``: where many are close, the best of them need not be among the
-    first few by one noisy trial.
+    Up to four times as many as ``most``: where many are close, the best of them need not be among
+    the first few by one noisy trial.
 
     Simulated trials have no noise, and nothing that could be run again.
     """
     ran = [
         (trial.outcome.step_time_s, trial, trial.outcome)
         for trial in trials
-        if isinstance(trial.outcome, Measured) and trial.outcome.source is Source.MEASURED
+        if isinstance(trial.outcome, Measured) and trial.outcome.source is not Source.SIMULATED
     ]
     ran.sort(key=lambda entry: (entry[0], entry[1].number))
     if not ran:
         return ()
     limit_s = ran[0][2].step_time_ci_s[1]
     close = [trial for _, trial, measured in ran if measured.step_time_ci_s[0] <= limit_s]
-    return tuple(close[: 2 * most]) if min(len(close), most) > 1 else ()
+    return tuple(close[: _FIRST_ROUND * most]) if min(len(close), most) > 1 else ()
+
+
+def confirmed(finals: Finals | None) -> dict[int, Measured]:
+    """What full steps said of trials that had led by an extrapolation."""
+    if finals is None or finals.is_contest:
+        return {}
+    return {r.trial: r.outcome for r in finals.runs if isinstance(r.outcome, Measured)}
+
+
+def leader_to_confirm(trials: Sequence[Trial], finals: Finals) -> Trial | None:
+    """The fastest trial where only an extrapolation says so; None where full steps do."""
+    if len(finals.runs) >= MAX_CONFIRMED:
+        return None
+    again, failed = confirmed(finals), failed_finalists(finals)
+    known = [
+        (again.get(trial.number, trial.outcome), trial)
+        for trial in trials
+        if isinstance(trial.outcome, Measured) and trial.number not in failed
+    ]
+    measured, trial = min(known, key=lambda entry: entry[0].step_time_s, default=(None, None))
+    leads_unseen = measured is not None and measured.source is Source.EXTRAPOLATED
+    return trial if leads_unseen else None
+
+
+def full_measurement(measurement: Measurement) -> Measurement:
+    """How a leader is confirmed: as other trials, but with full steps and to the end."""
+    if measurement.adaptive is None:
+        return replace(measurement, short_steps=False)
+    adaptive = replace(measurement.adaptive, incumbent_step_time_s=None)
+    return replace(measurement, adaptive=adaptive, short_steps=False)
 
 
 def finals_measurement(measurement: Measurement) -> Measurement:
-    """How finals are measured: longer, and to the end."""
-    if measurement.adaptive is None:
-        return measurement
+    """How finals are measured: with full steps, longer, and to the end."""
+    full = full_measurement(measurement)
+    if full.adaptive is None:
+        return full
     adaptive = replace(
-        measurement.adaptive,
-        max_steps=4 * measurement.adaptive.max_steps,
-        relative_half_width=measurement.adaptive.relative_half_width / 2,
-        incumbent_step_time_s=None,
+        full.adaptive,
+        max_steps=4 * full.adaptive.max_steps,
+        relative_half_width=full.adaptive.relative_half_width / 2,
     )
-    return replace(measurement, adaptive=adaptive)
+    return replace(full, adaptive=adaptive)
 
 
 def next_runs(finals: Finals, plans: dict[int, ParallelPlan]) -> tuple[int, ...]:
@@ -110,7 +157,7 @@ def next_runs(finals: Finals, plans: dict[int, ParallelPlan]) -> tuple[int, ...]
     if left := [trial for trial in contenders if trial not in done]:
         return tuple(left)
     contenders = _contenders(finals, num_rounds, plans)
-    if num_rounds >= MAX_ROUNDS or len(contenders) < 2:
+    if num_rounds >= finals.max_rounds or len(contenders) < 2:
         return ()
     return tuple(contenders[::-1] if num_rounds % 2 else contenders)
 
@@ -120,26 +167,21 @@ def _contenders(finals: Finals, num_rounds: int, plans: dict[int, ParallelPlan])
     runs = tuple(run for run in finals.runs if run.round < num_rounds)
     failed = {run.trial for run in runs if not isinstance(run.outcome, Measured)}
     alive = [trial for trial in finals.trials if trial not in failed]
-    if num_rounds == 0:
+    if num_rounds == 0 or not alive:
         return alive
-    if num_rounds < MIN_ROUNDS:
-        times = {
-            trial: _log_time(of_trial)
-            for trial, of_trial in _runs_by_trial(replace(finals, runs=runs)).items()
-        }
-        qualified = sorted(alive, key=lambda trial: times[trial])[: finals.most]
-        return [trial for trial in alive if trial in qualified]
     standing = standings(replace(finals, runs=runs), plans)
-    open_ones = {finalist.trial for finalist in standing if finalist.may_be_fastest}
-    to_beat = [f.behind for f in standing if f.trial in open_ones and f.behind is not None]
-    if all(high <= _EQUAL_ENOUGH for _, high in to_beat):
-        return []
-    longest = max(sum(run.trial == trial for run in runs) for trial in alive) if alive else 0
-    return [
-        trial
-        for trial in alive
-        if trial in open_ones and sum(run.trial == trial for run in runs) == longest
+    if num_rounds < MIN_ROUNDS:
+        half = {finalist.trial for finalist in standing[: _SECOND_ROUND * finals.most]}
+        return [trial for trial in alive if trial in half]
+    longest = max(sum(run.trial == trial for run in runs) for trial in alive)
+    open_ones = [
+        finalist
+        for finalist in sorted(standing, key=lambda finalist: finalist.measured.step_time_s)
+        if (finalist.behind is None or finalist.behind[0] < -finals.equal_enough)
+        and sum(run.trial == finalist.trial for run in runs) == longest
     ]
+    going_on = {finalist.trial for finalist in open_ones[: finals.most]}
+    return [trial for trial in alive if trial in going_on]
 
 
 def standings(finals: Finals, plans: dict[int, ParallelPlan]) -> tuple[Finalist, ...]:
@@ -158,7 +200,7 @@ def standings(finals: Finals, plans: dict[int, ParallelPlan]) -> tuple[Finalist,
     found = [
         Finalist(
             trial=trial,
-            measured=_together(of_trial, scatter, degrees),
+            measured=_together(of_trial, scatter, _simultaneous(degrees, len(to_the_end))),
             behind=None if trial == fastest else _behind(of_trial, runs[fastest], scatter, degrees),
         )
         for trial, of_trial in runs.items()
@@ -168,7 +210,7 @@ def standings(finals: Finals, plans: dict[int, ParallelPlan]) -> tuple[Finalist,
     def order(finalist: Finalist) -> tuple[float, ...]:
         measured = finalist.measured
         near = measured.step_time_s <= best_s * (1 + _EQUAL_RELATIVE)
-        if near and finalist.may_be_fastest and finalist.trial in to_the_end:
+        if near and finalist.may_be_fastest:
             return (0, measured.peak_memory_bytes, knobs_turned(plans[finalist.trial]))
         return (1 if finalist.trial in to_the_end else 2, measured.step_time_s, finalist.trial)
 
@@ -229,11 +271,30 @@ def _quantile(degrees: float) -> float:
     return _STUDENT[max(0, int(degrees) - 1)]
 
 
-def _together(runs: dict[int, Measured], scatter: float, degrees: float) -> Measured:
+def _simultaneous(degrees: float, num_plans: int) -> float:
+    """The quantile of intervals that hold for so many plans at once.
+
+    The winner is the plan that looked fastest, often with some luck: an interval for a plan named
+    beforehand would hold the winner's truth too rarely. Bonferroni's; between few degrees of
+    freedom the ratio of two quantiles follows from Cornish and Fisher's expansion.
+    """
+    one, all_of_them = (
+        _student_tail(1 - (1 - _CONFIDENCE) / (2 * number), degrees) for number in (1, num_plans)
+    )
+    return _quantile(degrees) * all_of_them / one
+
+
+def _student_tail(probability: float, degrees: float) -> float:
+    z = NormalDist().inv_cdf(probability)
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    return z + first / degrees + second / degrees**2
+
+
+def _together(runs: dict[int, Measured], scatter: float, quantile: float) -> Measured:
     """One plan's runs as one measurement."""
     each = [runs[number] for number in sorted(runs)]
     seconds = math.exp(_log_time(runs))
-    half = _quantile(degrees) * scatter / math.sqrt(len(each))
+    half = quantile * scatter / math.sqrt(len(each))
     return replace(
         each[-1],
         step_times_s=tuple(time for measured in each for time in measured.step_times_s),

@@ -115,6 +115,11 @@ class MemorySection(Strict):
     """Bytes instead of a share; enforced."""
 
 
+def _switch(value: Any) -> Any:
+    """YAML reads a bare ``off`` as False."""
+    return {True: "auto", False: "off"}[value] if isinstance(value, bool) else value
+
+
 class MeasureSection(Strict):
     """``measure``: whole optimizer steps of a trial."""
 
@@ -126,6 +131,9 @@ class MeasureSection(Strict):
     """At most so many; equal to ``steps``: exactly so many, whatever they say."""
     precision: Annotated[float, Field(gt=0, lt=1)] = 0.02
     """Half of the 95 % interval of the step time, as a part of it, that is narrow enough."""
+    short_steps: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = "auto"
+    """auto: plans of many micro-batches a step run few and their step time is extrapolated; who
+    leads by that runs full steps at the end."""
     finals: Annotated[int, Field(ge=0, strict=True)] = 0
     """So many of the best are measured again, side by side, where noise leaves it open; 0 = none.
     Every round of them costs as many trials."""
@@ -251,6 +259,7 @@ def _measurement(path: Path, file: JobFile, limit_bytes: int) -> Measurement:
         steps=measure.steps,
         memory_limit_bytes=limit_bytes,
         adaptive=adaptive if measure.max_steps > measure.steps else None,
+        short_steps=measure.short_steps == "auto",
     )
 
 

@@ -62,6 +62,8 @@ class Measurement:
     """What a rank may allocate; None = all that its device has."""
     adaptive: AdaptiveSteps | None = None
     """None: exactly ``steps`` count."""
+    short_steps: bool = False
+    """Whether plans of many micro-batches are measured by shorter steps; see ``short_steps``."""
     reference: ReferenceSplit | None = None
     """Set where one rank trains plainly, for another plan to be held against."""
 

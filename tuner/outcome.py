@@ -8,6 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
+_HEADROOM = 0.02
+"""Of the limit. Activations of two steps may differ by as much (MoE routing, fragmentation)."""
+
 
 class Phase(StrEnum):
     """Where a rank is, in order; each phase has its own time limit."""
@@ -24,6 +27,8 @@ class Source(StrEnum):
     """Where a number comes from; numbers of two sources never share a column."""
 
     MEASURED = "measured"
+    EXTRAPOLATED = "extrapolated"
+    """From measured steps of fewer micro-batches to one of all."""
     SIMULATED = "simulated"
 
 
@@ -56,7 +61,7 @@ class Measured:
     """Of the fullest rank."""
     peak_memory_bytes_by_rank: tuple[int, ...]
     losses: tuple[float, ...] = ()
-    """Mean over the global batch, one a step, warm-up included."""
+    """Mean over what a step ran of the global batch, one a step, warm-up included."""
     allocator_retries: int = 0
     """CUDA only: times that the allocator had to free its cache to go on; > 0 means nearly full."""
     warmup_times_s: tuple[float, ...] = ()
@@ -66,10 +71,16 @@ class Measured:
     steps_end: StepsEnd = StepsEnd.FIXED
     memory_growth_bytes: int = 0
     """Of the peak, from the second optimizer step on, on the rank where it grew most."""
+    memory_limit_bytes: int = 0
+    """What a rank was allowed; 0 = not known."""
     reserved_unused_bytes: int = 0
     """CUDA only: the most that a rank's allocator held at its peak beyond what tensors took."""
     marks: tuple[str, ...] = ()
     """What casts doubt on the numbers, each a sentence: another's load, a throttled clock."""
+    short_microbatches: tuple[int, ...] = ()
+    """Extrapolated only: micro-batches of the two kinds of short steps, and of a full one."""
+    attempts: int = 1
+    """More than one where a first measurement was disturbed by other load and made again."""
     unfollowed: tuple[str, ...] = ()
     """Framework settings that were asked for and are not what ran, each a sentence."""
     source: Source = Source.MEASURED
@@ -77,8 +88,9 @@ class Measured:
 
     @property
     def is_nearly_full(self) -> bool:
-        """It trained, but the allocator ran into the limit: a longer run may well fail."""
-        return self.allocator_retries > 0
+        """It trained, but hit the limit or came close to it: a longer run may well fail."""
+        near = (1 - _HEADROOM) * self.memory_limit_bytes
+        return self.allocator_retries > 0 or 0 < near <= self.peak_memory_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -36,6 +37,16 @@ class ConfigurableRunner(Protocol):
 
     settings: Settings
     """Of the next trials; each plan takes those that apply to it. May be set between trials."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """How trials are started."""
+
+    count: int = 1
+    """So many may run side by side, each on ranks of its own."""
+    warm: bool = True
+    """Ranks are forked from processes that have done the imports; False: all start anew."""
 
 
 class Runner(Protocol):

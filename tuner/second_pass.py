@@ -21,6 +21,8 @@ from tuner.plan import ParallelPlan
 ALL_TOGETHER = "all of them"
 """In place of a setting's name: everything that was kept, against the plan without it."""
 _CURRENT, _OTHER = 0, 1
+_ROUNDS = 5
+"""More looks at noise would find a difference in it more often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +273,7 @@ class _Walk:
     def _in_turns(
         self, name: str, current: Settings, other: Settings
     ) -> Generator[NextRun, Outcome, Finals]:
-        finals = Finals(trials=(_CURRENT, _OTHER), most=2)
+        finals = Finals(trials=(_CURRENT, _OTHER), most=2, max_rounds=_ROUNDS, equal_enough=0.0)
         while numbers := next_runs(finals, self._plans):
             for number in numbers:
                 settings = current if number == _CURRENT else other

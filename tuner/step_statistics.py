@@ -148,7 +148,7 @@ def steps_end(times_s: Sequence[float], rule: StepsRule) -> tuple[StepsEnd, int]
     start = first_counted(times_s, rule)
     counted = times_s[start:]
     late = len(times_s) >= rule.max_warmup_steps + rule.max_steps
-    if len(counted) >= 3 and _is_slower(counted, rule):
+    if len(counted) >= 3 and is_slower(counted, rule):
         return StepsEnd.SLOWER, start
     if len(counted) >= rule.steps:
         if step_statistics(counted).relative_half_width <= rule.relative_half_width:
@@ -166,8 +166,11 @@ def first_counted(times_s: Sequence[float], rule: StepsRule) -> int:
     return min(settled, rule.max_warmup_steps)
 
 
-def _is_slower(counted: Sequence[float], rule: StepsRule) -> bool:
-    """The interval is looked at after each step, hence 99 %; the warm-up must be over."""
+def is_slower(counted: Sequence[float], rule: StepsRule) -> bool:
+    """Whether these steps are slower than the incumbent for certain.
+
+    The interval is looked at after each step, hence 99 %; the warm-up must be over.
+    """
     if rule.incumbent_step_time_s is None:
         return False
     return step_statistics(counted, 0.99).interval_s[0] > rule.incumbent_step_time_s

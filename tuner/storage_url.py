@@ -55,6 +55,11 @@ def shown(url: URL) -> str:
     return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
+def holds_secret(url: URL) -> bool:
+    """Whether something of the URL may not be said."""
+    return shown(url) != url.render_as_string(hide_password=False)
+
+
 def driver_package(url: URL) -> str:
     """What brings a driver for this database."""
     return _PACKAGES.get(url.get_backend_name(), f"a driver for {url.get_backend_name()}")

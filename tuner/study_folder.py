@@ -131,10 +131,14 @@ class StudyFolder:
         return launch_folder(self.trial_folder(number))
 
     def winner_launch_folder(self, number: int, run: int | None) -> Path:
-        """The launch files of a trial, or of the second pass's run that went on from it."""
-        return launch_folder(
-            self.trial_folder(number) if run is None else self.second_pass_folder(run)
-        )
+        """The launch files of a trial, or of the second pass's run that went on from it.
+
+        Where the trial's plan ran once more in the finals, those of there: with full steps.
+        """
+        if run is not None:
+            return launch_folder(self.second_pass_folder(run))
+        again = launch_folder(self.final_folder(number, 0))
+        return again if again.is_dir() else self.launch_folder(number)
 
     def asked_settings(self, launch: Path) -> Settings:
         """The framework settings that a launch asked for; none in that of an older paratune.
@@ -300,6 +304,11 @@ class StudyFolder:
         """
         try:
             value = json.loads(path.read_text())
+        except FileNotFoundError as error:
+            raise UserError(
+                f"{self.path} must be a study folder, but it has no {path.relative_to(self.path)}; "
+                "give the folder that paratune tune named at its end (studies/NAME-OF-THE-JOB)"
+            ) from error
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{path} must be JSON as paratune writes it, but it cannot be read "

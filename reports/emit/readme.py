@@ -60,6 +60,11 @@ _HOW: Mapping[Format, tuple[str, ...]] = {
     ),
 }
 assert set(_HOW) == set(Format)
+_SAID: Mapping[Source, str] = {
+    Source.MEASURED: "Measured",
+    Source.EXTRAPOLATED: "Extrapolated from steps of few micro-batches",
+    Source.SIMULATED: "Simulated, nothing was started",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +72,7 @@ class Numbers:
     """What is known of the plan, and how."""
 
     kind: str
-    """``measured``, ``simulated``, ``predicted``, or ``none``."""
+    """``measured``, ``extrapolated``, ``simulated``, ``predicted``, or ``none``."""
     lines: tuple[str, ...]
 
 
@@ -83,14 +88,13 @@ def outcome_numbers(outcome: Outcome, facts: StudyFacts) -> Numbers:
     stack = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     match outcome:
         case Measured(source=source) as measured:
-            simulated = source is Source.SIMULATED
-            said = "Simulated, nothing was started" if simulated else "Measured"
+            said = _SAID[source]
             lines: tuple[str, ...] = (
                 f"{said}: step time {interval_words(measured)}",
                 f"{said}: {measured.tokens_per_s:,.0f} tokens/s",
                 f"{said}: {size_text(measured.peak_memory_bytes)} at the peak of the fullest rank",
             )
-            kind = "simulated" if simulated else "measured"
+            kind = str(source)
         case _:
             lines, kind = (f"It did not train: {outcome_words(outcome)}",), "none"
     return Numbers(kind=kind, lines=(*lines, f"On: {on}", f"With: {stack or 'versions unknown'}"))

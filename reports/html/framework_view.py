@@ -9,7 +9,7 @@ from reports.study_facts import StudyFacts
 from reports.study_files import CONFIGURATION_FILES, StudyFiles
 from reports.summary import Summary
 from reports.wording import BACKEND_NAMES, default_words, interval_words, outcome_words
-from tuner.outcome import Measured
+from tuner.outcome import Measured, Source
 from tuner.plan import Backend
 from tuner.units import size_text
 
@@ -26,6 +26,8 @@ class FrameworkCard:
     against_best: str
     """Its speed as a share of the fastest plan's."""
     share: float
+    is_extrapolated: bool
+    """Whether its numbers come from steps of few micro-batches."""
     step_time: str
     tokens_per_s: str
     peak_memory: str
@@ -58,6 +60,7 @@ def _card(
         label=None if best is None else best.plan.label(),
         against_best="the fastest" if best is fastest else f"{share:.0%} of the fastest",
         share=share,
+        is_extrapolated=best is not None and best.measured.source is Source.EXTRAPOLATED,
         step_time="" if best is None else interval_words(best.measured),
         tokens_per_s="" if best is None else f"{summary.tokens_per_s_per_gpu(best):,.0f}",
         peak_memory="" if best is None else size_text(best.measured.peak_memory_bytes),

@@ -70,6 +70,8 @@ class ReportView:
     terms: tuple[Chart, ...]
     terms_tables: tuple[Table, ...]
     order: Chart | None
+    has_extrapolated: bool
+    """Whether the table of trials has columns for extrapolated numbers."""
     trials: tuple[TrialRow, ...]
     kinds: tuple[tuple[str, str], ...]
     """Outcomes that occur: kind and words, for the filter."""
@@ -92,7 +94,8 @@ def report_view(
 ) -> ReportView:
     """The content of the report of one study."""
     mark = source_mark(summary.source)
-    measured = knob_effects([(r.plan, r.measured.step_time_s) for r in summary.ranking])
+    known, source = _knob_sample(summary)
+    measured = knob_effects([(r.plan, r.measured.step_time_s) for r in known])
     terms, terms_tables = _terms(summary, extras)
     return ReportView(
         title=f"The fastest plan of {facts.path.absolute().name}",
@@ -104,12 +107,13 @@ def report_view(
         memory=_memory(summary, facts),
         frameworks=framework_cards(summary, facts, study),
         knobs=_knobs(measured),
-        knob_table=_knob_table(measured, str(summary.source)),
+        knob_table=_knob_table(measured, str(source)),
         predicted_knobs=_predicted_knobs(summary, extras),
         predicted=_predicted(summary, extras),
         terms=terms,
         terms_tables=terms_tables,
         order=_order(summary),
+        has_extrapolated=bool(summary.extrapolated),
         trials=trial_rows(summary, study),
         kinds=tuple((kind, KIND_NAMES[kind]) for kind, _ in summary.counts),
         backends=tuple(dict.fromkeys(str(t.plan.backend) for t in summary.trials)),
@@ -118,6 +122,13 @@ def report_view(
         environment_words=_environment_words(facts),
         environment=_environment(facts),
     )
+
+
+def _knob_sample(summary: Summary) -> tuple[tuple[MeasuredTrial, ...], Source]:
+    """The trials of one source, the one that has more: ratios across sources would mislead."""
+    if len(summary.extrapolated) > len(summary.measured):
+        return summary.extrapolated, Source.EXTRAPOLATED
+    return summary.measured, summary.source
 
 
 def _memory(summary: Summary, facts: StudyFacts) -> Chart | None:
@@ -230,7 +241,8 @@ def _predicted_knobs(summary: Summary, extras: ReportExtras) -> Table | None:
 def _predicted(summary: Summary, extras: ReportExtras) -> Chart | None:
     if summary.source is Source.SIMULATED:
         return None  # a simulated number is a prediction: there is nothing to compare
-    both = [r for r in summary.ranking if r.number in extras.predictions]
+    known, source = _knob_sample(summary)
+    both = [r for r in known if r.number in extras.predictions]
     if not both:
         return None
     errors = sorted(
@@ -239,7 +251,7 @@ def _predicted(summary: Summary, extras: ReportExtras) -> Chart | None:
     middle = errors[len(errors) // 2]
     words = (
         f"The prediction of {len(both)} of {len(summary.ranking)} plans that trained was kept; "
-        f"its median error is {middle:.0%} of the measured step time."
+        f"its median error is {middle:.0%} of the {source} step time."
     )
     return Chart(
         id="chart-predicted",

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 
 from reports.study_files import LogTail, StudyFiles
 from reports.summary import Summary
-from reports.wording import BACKEND_NAMES, KIND_NAMES, outcome_words, plan_words
-from tuner.outcome import Measured
+from reports.wording import (
+    BACKEND_NAMES,
+    KIND_NAMES,
+    doubt_words,
+    outcome_words,
+    plan_words,
+    trained_words,
+)
+from tuner.outcome import Measured, Source
 from tuner.trial import Trial
 from tuner.units import size_text, time_text
 
@@ -35,11 +42,13 @@ class TrialRow:
     step_time: Number
     interval: str
     tokens_per_s: Number
+    extrapolated_step_time: Number
+    extrapolated_tokens_per_s: Number
     peak_memory: Number
     took: Number
     reason: str
     message: str
-    """Empty for a trial that trained."""
+    """Why it did not train, or what is to be known of its numbers."""
     log: LogTail | None
     is_best: bool
 
@@ -52,7 +61,10 @@ def trial_rows(summary: Summary, study: StudyFiles) -> tuple[TrialRow, ...]:
 
 def _row(trial: Trial, summary: Summary, study: StudyFiles) -> TrialRow:
     outcome = trial.outcome
-    measured = outcome if isinstance(outcome, Measured) else None
+    own = outcome if isinstance(outcome, Measured) else None
+    full = summary.full_steps(trial)
+    short = own if own is not None and own.source is Source.EXTRAPOLATED else None
+    measured = full or own
     return TrialRow(
         number=trial.number,
         label=trial.plan.label(),
@@ -60,19 +72,29 @@ def _row(trial: Trial, summary: Summary, study: StudyFiles) -> TrialRow:
         backend=str(trial.plan.backend),
         backend_name=BACKEND_NAMES[trial.plan.backend],
         kind=outcome.kind,
-        kind_name=KIND_NAMES[outcome.kind],
-        step_time=_number(measured.step_time_s, time_text) if measured else Number(),
+        kind_name=trained_words(measured) if measured else KIND_NAMES[outcome.kind],
+        step_time=_step_time(full),
         interval=_interval(measured) if measured else "",
-        tokens_per_s=_number(measured.tokens_per_s / summary.num_gpus, "{:,.0f}".format)
-        if measured
-        else Number(),
+        tokens_per_s=_tokens_per_s(full, summary.num_gpus),
+        extrapolated_step_time=_step_time(short),
+        extrapolated_tokens_per_s=_tokens_per_s(short, summary.num_gpus),
         peak_memory=_number(measured.peak_memory_bytes, size_text) if measured else Number(),
         took=_number(trial.wall_s, time_text),
         reason=trial.reason,
-        message="" if measured else outcome_words(outcome),
+        message="; ".join(doubt_words(measured)) if measured else outcome_words(outcome),
         log=study.logs.get(trial.number),
         is_best=summary.best is not None and trial.number == summary.best.number,
     )
+
+
+def _step_time(measured: Measured | None) -> Number:
+    return Number() if measured is None else _number(measured.step_time_s, time_text)
+
+
+def _tokens_per_s(measured: Measured | None, num_gpus: int) -> Number:
+    if measured is None:
+        return Number()
+    return _number(measured.tokens_per_s / num_gpus, "{:,.0f}".format)
 
 
 def _number(value: float, words: Callable[[float], str]) -> Number:

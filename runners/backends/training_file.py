@@ -8,6 +8,7 @@ from dataclasses import asdict
 from tuner.cluster import Cluster
 from tuner.launch import MODEL_FILE, TRAINING_FILE, LaunchFile, Measurement, Settings
 from tuner.plan import ParallelPlan, Recompute
+from tuner.short_steps import short_steps_for
 from tuner.workload import FactoryModel, HfModel, Workload
 
 PARATUNE_VERSION = "0.1.0"
@@ -45,6 +46,7 @@ def shared_files(
         "warmup_steps": measurement.warmup_steps,
         "steps": measurement.steps,
         "measurement": None if measurement.adaptive is None else asdict(measurement.adaptive),
+        "short_steps": _short_steps(plan, workload, cluster, measurement),
         "reference": None if measurement.reference is None else asdict(measurement.reference),
         "memory_limit_bytes": measurement.memory_limit_bytes,
         "recompute": str(recompute),
@@ -54,3 +56,14 @@ def shared_files(
     if isinstance(model, HfModel):
         files.append(LaunchFile(name=MODEL_FILE, text=model.config_text))
     return tuple(files)
+
+
+def _short_steps(
+    plan: ParallelPlan, workload: Workload, cluster: Cluster, measurement: Measurement
+) -> dict[str, int] | None:
+    """How many micro-batches the steps have; None = all, as the framework's own file says."""
+    if not measurement.short_steps or measurement.adaptive is None:
+        return None
+    full = plan.num_microbatches(cluster.num_gpus, workload.global_batch_sequences)
+    short = short_steps_for(plan, full)
+    return None if short is None else asdict(short)

@@ -127,6 +127,15 @@ class DeepSpeedPipelineTraining:
             )
             yield inputs.to(self._device), targets.to(self._device)
 
+    def run_microbatches(self, count: int) -> None:
+        """The engine makes a schedule of so many for every step."""
+        size = self._engine.train_micro_batch_size_per_gpu()
+        self._engine.set_train_batch_size(count * size * self._engine.dp_world_size)
+
+    def bytes_of_microbatch(self) -> int:
+        """Its buffers are as many as micro-batches are under way at once."""
+        return 0
+
     def loss(self) -> float:
         """Mean over the global batch, which the engine has sent to all ranks."""
         return float(self._loss)

@@ -105,6 +105,19 @@ class DeepSpeedTraining:
             self._engine.backward(loss)  # divides by the accumulation steps itself
             self._engine.step()
 
+    def run_microbatches(self, count: int) -> None:
+        """The engine counts micro-batches from its start to find the last one of a step."""
+        self._engine.set_train_batch_size(
+            count * self._engine.train_micro_batch_size_per_gpu() * self._engine.dp_world_size
+        )
+        self._engine.micro_steps = 0
+        if hasattr(self._engine.optimizer, "gradient_accumulation_steps"):  # ZeRO's own copy
+            self._engine.optimizer.gradient_accumulation_steps = count
+
+    def bytes_of_microbatch(self) -> int:
+        """One after the other, nothing is kept."""
+        return 0
+
     def loss(self) -> float:
         """Mean over the global batch; tensor-parallel ranks hold the same."""
         total = self._loss_sum.clone()

@@ -29,6 +29,7 @@ class LoadMeter:
         self._reasons: set[str] = set()
         self._most_processes = 0
         self._began_s = time.perf_counter()
+        self._set_to_s = time.time() - self._began_s
         self._own_s = time.process_time()
         self._node = psutil.cpu_times()
 
@@ -53,6 +54,7 @@ class LoadMeter:
             "cores": os.cpu_count() or 1,
             "wall_s": time.perf_counter() - self._began_s,
             "own_cpu_s": time.process_time() - self._own_s,
+            "clock_jump_s": time.time() - time.perf_counter() - self._set_to_s,
             "node_idle_s": idle,
             "node_steal_s": steal,
             "gpu_slowed_by": sorted(self._reasons),

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tuner.launch import MODEL_FILE, TRAINING_FILE, AdaptiveSteps, ReferenceSplit
 from tuner.plan import Backend, Recompute
+from tuner.short_steps import ShortSteps
 
 
 class TrainingFile(BaseModel):
@@ -32,6 +33,8 @@ class TrainingFile(BaseModel):
     steps: int
     measurement: AdaptiveSteps | None = None
     """When to stop after ``steps``; None = at once."""
+    short_steps: ShortSteps | None = None
+    """Steps have fewer micro-batches than the framework's own file says; None = as many."""
     reference: ReferenceSplit | None = None
     """Set where this rank is the one that a plan is held against."""
     memory_limit_bytes: int | None = None

@@ -85,6 +85,14 @@ class MegatronTraining:
         )
         self._optimizer.step()
 
+    def run_microbatches(self, count: int) -> None:
+        """Megatron's schedules take the number with every step."""
+        self._num_microbatches = count
+
+    def bytes_of_microbatch(self) -> int:
+        """A micro-batch's tensors go when its backward pass has ended."""
+        return 0
+
     def loss(self) -> float:
         """Known on the last stage only, so it is summed over all ranks and counted once."""
         total = torch.zeros(1, dtype=torch.float64, device=self._device)

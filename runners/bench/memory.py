@@ -77,6 +77,7 @@ class CpuMemoryMeter:
     """
 
     def __init__(self, limit_bytes: int | None) -> None:
+        self._limit_bytes = limit_bytes
         _give_large_tensors_back()
         self._baseline_bytes = _proc_status_bytes("VmRSS")
         self._library_bytes = _proc_status_bytes("RssFile")
@@ -97,6 +98,7 @@ class CpuMemoryMeter:
         return {
             "baseline_bytes": self._baseline_bytes,
             "cpu_limit_bytes": self._limit_bytes,
+            "limit_bytes": self._limit_bytes,
             "allocator_retries": 0,
         }
 
@@ -106,6 +108,7 @@ class CudaMemoryMeter:
 
     def __init__(self, device: torch.device, limit_bytes: int | None) -> None:
         self._device = device
+        self._limit_bytes = limit_bytes
         self._free_at_start_bytes, total_bytes = torch.cuda.mem_get_info(device)
         torch.cuda.reset_peak_memory_stats(device)
         if limit_bytes is not None:
@@ -128,6 +131,7 @@ class CudaMemoryMeter:
             "device_total_bytes": total_bytes,
             "device_free_at_start_bytes": self._free_at_start_bytes,
             "allocator_retries": stats.get("num_alloc_retries", 0),
+            "limit_bytes": self._limit_bytes,
         }
 
 

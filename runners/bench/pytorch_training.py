@@ -78,6 +78,14 @@ class PytorchTraining:
         self._scaler.step(self._optimizer)
         self._scaler.update()
 
+    def run_microbatches(self, count: int) -> None:
+        """They run in a loop."""
+        self._num_microbatches = count
+
+    def bytes_of_microbatch(self) -> int:
+        """One after the other, nothing is kept."""
+        return 0
+
     def loss(self) -> float:
         """Known on the ranks of the last stage only: summed over all ranks, copies counted."""
         total = torch.zeros(1, dtype=torch.float64, device=self._layout.device)
@@ -155,16 +163,29 @@ class PipelineTraining(PytorchTraining):
             for model, index in zip(models, indices, strict=True)
         ]
         self._stages = stages
-        self._schedule: Schedule1F1B | ScheduleInterleaved1F1B
-        if self._file.parallelism.pipeline_parallel_schedule == "1F1B":
-            (stage,) = stages
-            self._schedule = Schedule1F1B(stage, self._num_microbatches, self._scaled_loss)
-        else:
-            self._schedule = ScheduleInterleaved1F1B(
-                list(stages), self._num_microbatches, self._scaled_loss
-            )
+        self._schedules: dict[int, Schedule1F1B | ScheduleInterleaved1F1B] = {}
+        self._schedule = self._schedule_of(self._num_microbatches)
         self._is_first = any(stage.is_first for stage in stages)
         self._is_last = any(stage.is_last for stage in stages)
+
+    def run_microbatches(self, count: int) -> None:
+        """A schedule is made for one number; it makes its stages' buffers in its first step."""
+        self._num_microbatches = count
+        self._schedule = self._schedule_of(count)
+        for stage in self._stages:
+            stage.chunks = max(count, stage.chunks or 0)
+
+    def bytes_of_microbatch(self) -> int:
+        """Its tokens, and torch's buffers for what stages get of it from their neighbours."""
+        tokens_bytes = 2 * 8 * self._file.micro_batch * self._training.seq_len
+        received = [
+            part.buffer
+            for stage in self._stages
+            for of_microbatches in (stage.args_recv_info, stage.grad_recv_info)
+            for part in of_microbatches.get(0, ())
+        ]
+        buffers = (buffer for buffer in received if buffer is not None)
+        return tokens_bytes + sum(int(buffer.nbytes) for buffer in buffers)
 
     def effective(self) -> dict[str, Any]:
         """The schedule and its stages are torch's own objects: they are asked, too."""
@@ -177,12 +198,22 @@ class PipelineTraining(PytorchTraining):
             "schedule": type(self._schedule).__name__,
         }
 
+    def _schedule_of(self, count: int) -> Schedule1F1B | ScheduleInterleaved1F1B:
+        if count not in self._schedules:
+            self._schedules[count] = (
+                Schedule1F1B(self._stages[0], count, self._scaled_loss)
+                if self._file.parallelism.pipeline_parallel_schedule == "1F1B"
+                else ScheduleInterleaved1F1B(list(self._stages), count, self._scaled_loss)
+            )
+        return self._schedules[count]
+
     def _scaled_loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         loss: torch.Tensor = self._scaler.scale(token_loss(logits, targets))
         return loss
 
     def _accumulate(self, index: int) -> None:
-        inputs, targets = self._samples(index, 0, self._file.local_samples)
+        samples = self._num_microbatches * self._file.micro_batch
+        inputs, targets = self._samples(index, 0, samples)
         losses: list[torch.Tensor] = []
         self._schedule.step(
             *((inputs,) if self._is_first else ()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -11,8 +12,9 @@ import torch
 import torch.distributed as dist
 
 from runners.bench.allocator import allocator_settings
+from runners.bench.frameworks import import_framework
 from runners.bench.launch_folder import LaunchFolder
-from runners.bench.measure import measured_steps
+from runners.bench.measure import Steps, measured_steps
 from runners.bench.memory import MemoryMeter, memory_meter
 from runners.bench.rank_report import RankReport
 from runners.bench.ranks import RankPlace, rank_device, start_process_group
@@ -58,7 +60,7 @@ def _trained(
             f"these launch files are for {expected} ranks, but {place.num_ranks} were started; "
             f"start {expected} (torchrun --nproc-per-node, --nnodes)"
         )
-    _import_framework(launch.training.backend)
+    import_framework(launch.training.backend)
     report.enter(Phase.PROCESS_GROUP)
     device = rank_device(place)
     start_process_group(place, device)
@@ -70,19 +72,6 @@ def _trained(
     training = _built(launch, device)
     report.enter(Phase.FIRST_STEP)
     return _measured(launch, training, device, report, meters[0])
-
-
-def _import_framework(backend: Backend) -> None:
-    """Imports before memory is counted and limited: they are not the plan's."""
-    match backend:
-        case Backend.PYTORCH:
-            import runners.bench.pytorch_training
-        case Backend.DEEPSPEED:
-            import runners.bench.deepspeed_training
-        case Backend.MEGATRON:
-            import runners.bench.megatron_training  # noqa: F401
-        case _:
-            assert_never(backend)
 
 
 def _start_framework_groups(launch: LaunchFolder, device: torch.device) -> None:
@@ -147,7 +136,8 @@ def _measured(
         "steps_end": steps.end,
         "steps_wall_s": time.perf_counter() - begin,
         "losses": steps.losses,
-        "peak_memory_bytes": meter.peak_bytes(),
+        "short_steps": _short_record(launch, steps),
+        "peak_memory_bytes": meter.peak_bytes() + _unseen_bytes(launch, training),
         "memory_growth_bytes": steps.memory_growth_bytes,
         "memory": meter.details(),
         "load": steps.load,
@@ -157,6 +147,18 @@ def _measured(
         "tokens_per_step": launch.training.seq_len * launch.training.global_batch_sequences,
         "torch_version": torch.__version__,
     }
+
+
+def _short_record(launch: LaunchFolder, steps: Steps) -> dict[str, Any] | None:
+    """What full steps were extrapolated from; None = they ran."""
+    short = launch.training.short_steps
+    return None if short is None else {**asdict(short), "times_s": steps.pairs}
+
+
+def _unseen_bytes(launch: LaunchFolder, training: Training) -> int:
+    """Of micro-batches that short steps left out."""
+    short = launch.training.short_steps
+    return 0 if short is None else (short.full - short.high) * training.bytes_of_microbatch()
 
 
 def _print_summary(result: dict[str, Any]) -> None:

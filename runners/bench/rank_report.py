@@ -44,7 +44,8 @@ class RankReport:
     path: Path | None
     """None: nothing is written (a launch by hand)."""
     phase: Phase = Phase.START
-    phase_since: float = field(default_factory=time.time)
+    entered: dict[str, float] = field(default_factory=lambda: {Phase.START: time.time()})
+    """When the rank went into each phase, in seconds since 1970."""
     status: str = "running"
     error: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
@@ -52,7 +53,7 @@ class RankReport:
     def enter(self, phase: Phase) -> None:
         """Says that the rank goes into this phase now."""
         self.phase = phase
-        self.phase_since = time.time()
+        self.entered[phase] = time.time()
         self.write()
 
     def succeed(self, result: dict[str, Any]) -> None:

@@ -81,6 +81,17 @@ class ReferenceTraining:
         if index == 0:
             self._first[DOUBLED] = self._with_one_doubled(self._losses)
 
+    def run_microbatches(self, count: int) -> None:
+        """A reference sees whole batches."""
+        if count != self._num_microbatches:
+            raise ValueError(
+                f"a reference must run all {self._num_microbatches} micro-batches, got {count}"
+            )
+
+    def bytes_of_microbatch(self) -> int:
+        """One after the other, nothing is kept."""
+        return 0
+
     def loss(self) -> float:
         """Mean over the global batch."""
         return sum(self._losses) / len(self._losses)

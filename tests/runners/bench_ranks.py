@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def trained(
     limit_s: float = 90,
     mistake: str = "",
     settings: Settings = (),
+    rank_program: Callable[..., None] = run_forked_rank,
 ) -> list[dict[str, Any]]:
     """The rank reports of a launch of this plan, by rank; fails with the log of a bad rank."""
     spec = launch_for(
@@ -68,7 +70,7 @@ def trained(
         }
         ranks.append(
             _CONTEXT.Process(
-                target=run_forked_rank, args=(launch, folder, rank, env, mistake), daemon=True
+                target=rank_program, args=(launch, folder, rank, env, mistake), daemon=True
             )
         )
     for process in ranks:

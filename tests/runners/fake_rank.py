@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from runners.bench.__main__ import _die_with_parent
+from runners.bench.process import die_with_supervisor
 
 RESULT = {
     "step_times_s": [0.3, 0.1, 0.2],
@@ -103,7 +103,7 @@ def _is_running(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    _die_with_parent()
+    die_with_supervisor()
     fake = FakeRank(Path(sys.argv[1]))
     first_phase, _, behaviour = sys.argv[2 + fake.rank].rpartition(":")
     fake.report(first_phase or "model")

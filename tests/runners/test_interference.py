@@ -54,6 +54,12 @@ def test_steps_too_short_to_count_tell_nothing() -> None:
     assert disturbances([rank(wall_s=0.1, own_cpu_s=0, node_idle_s=0)]) == ()
 
 
+def test_a_clock_that_was_set_is_said_once() -> None:
+    ranks = [rank(clock_jump_s=-3600.0), rank(clock_jump_s=-3600.0)]
+    assert disturbances(ranks) == ("the clock of n1 jumped by -3600 s during its steps",)
+    assert disturbances([rank(clock_jump_s=0.2), rank()]) == ()
+
+
 def test_slowed_clocks_and_strangers_on_a_gpu_are_said() -> None:
     said = disturbances([rank(), rank(gpu_slowed_by=["hardware thermal limit"], gpu_processes=2)])
     assert len(said) == 2
@@ -67,3 +73,4 @@ def test_the_meter_of_a_cpu_rank_counts_its_own_work() -> None:
     record = meter.record()
     assert 0 < record["own_cpu_s"] <= record["wall_s"] * record["cores"] + 0.1
     assert record["gpu_processes"] == 0
+    assert abs(record["clock_jump_s"]) < 0.5

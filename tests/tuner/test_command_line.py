@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = tuple(parser().commands)
 LONG = {"tune", "verify", "soak", "doctor"}
 """Their examples start training ranks or ask the whole machine: tested elsewhere."""
-OF_A_TABLE = {"predict", "replay"}
 NEEDS_A_RAY = {"submit"}
 
 
@@ -57,7 +56,7 @@ def test_the_examples_of_the_help_run(
     simulated = ["tune", "examples/tiny-cpu.yaml", "--runner", "simulated", "--trials", "3"]
     assert main(simulated) == 0
     for command in COMMANDS:
-        if command not in LONG | OF_A_TABLE | NEEDS_A_RAY:
+        if command not in LONG | NEEDS_A_RAY:
             assert main(example(command)) == 0, command
     capsys.readouterr()
 
@@ -73,6 +72,7 @@ def test_the_examples_of_the_help_run(
         (["emit", "x", "--format", "megatrn"], "got 'megatrn'; did you mean megatron?"),
         (["plans", "x", "y"], "'y' is one argument too many"),
         (["tune"], "paratune: JOB.yaml must be given"),
+        (["predict", "x", "--calibrate", "y"], "--calibrate must be a whole number, got 'y'"),
         (["tune", "x", "--trials", "0"], "--trials must be a whole number above 0, got '0'"),
     ],
 )

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 
 from tuner.finals import (
+    MAX_CONFIRMED,
     MAX_ROUNDS,
     FinalRun,
     Finals,
+    confirmed,
     failed_finalists,
     finalists,
     finals_measurement,
+    full_measurement,
+    leader_to_confirm,
     next_runs,
     standings,
 )
@@ -83,9 +87,10 @@ def test_rounds_run_in_turns_and_every_other_backwards() -> None:
     assert len(finals.runs) == 3 * MAX_ROUNDS
 
 
-def test_the_first_round_qualifies() -> None:
-    finals = played(lambda number, _: measured(1.0 + 0.001 * number), (0, 1, 2), most=2)
-    assert [run.trial for run in finals.runs if run.round == 1] == [1, 0]
+def test_the_first_two_rounds_qualify() -> None:
+    finals = played(lambda number, _: measured(1.0 + 0.01 * number), (0, 1, 2), most=1)
+    of_round = [[run.trial for run in finals.runs if run.round == n] for n in range(3)]
+    assert of_round == [[0, 1, 2], [1, 0], []]
     assert standings(finals, PLANS)[-1].trial == 2
 
 
@@ -149,3 +154,57 @@ def test_finals_are_measured_longer_and_to_the_end() -> None:
     longer = finals_measurement(Measurement(adaptive=adaptive)).adaptive
     assert longer == AdaptiveSteps(max_steps=40, relative_half_width=0.01)
     assert finals_measurement(Measurement()) == Measurement()
+
+
+def extrapolated(seconds: float) -> Measured:
+    return replace(measured(seconds), source=Source.EXTRAPOLATED)
+
+
+def confirmations(trials: list[Trial], *full_step_s: Outcome) -> Finals:
+    """Leaders run full steps one after the other, with these outcomes."""
+    finals, left = Finals(trials=(), most=1), list(full_step_s)
+    while (leader := leader_to_confirm(trials, finals)) is not None:
+        run = FinalRun(round=0, trial=leader.number, outcome=left.pop(0))
+        finals = replace(finals, trials=(*finals.trials, leader.number), runs=(*finals.runs, run))
+    assert not left
+    return finals
+
+
+def test_who_leads_by_an_extrapolation_runs_full_steps() -> None:
+    trials = [trial(0, extrapolated(1.0)), trial(1, extrapolated(1.2))]
+    finals = confirmations(trials, measured(1.1))
+    assert confirmed(finals) == {0: measured(1.1)}
+
+
+def test_a_leader_that_falls_back_makes_room_for_the_next() -> None:
+    trials = [trial(0, extrapolated(1.0)), trial(1, extrapolated(1.02)), trial(2, measured(1.3))]
+    finals = confirmations(trials, measured(1.2), measured(1.1))
+    assert [run.trial for run in finals.runs] == [0, 1]
+
+
+def test_a_leader_that_ran_full_steps_needs_no_more() -> None:
+    trials = [trial(0, measured(1.0)), trial(1, extrapolated(1.2))]
+    assert leader_to_confirm(trials, Finals(trials=(), most=1)) is None
+
+
+def test_a_leader_that_fails_with_full_steps_leads_no_more() -> None:
+    full = OutOfMemory(rank=0, phase=Phase.STEPS, message="full")
+    trials = [trial(0, extrapolated(1.0)), trial(1, extrapolated(1.2))]
+    assert confirmed(confirmations(trials, full, measured(1.2))) == {1: measured(1.2)}
+
+
+def test_confirmations_end() -> None:
+    trials = [trial(number, extrapolated(1.0 + number / 1000)) for number in range(9)]
+    finals = confirmations(trials, *[measured(2.0)] * MAX_CONFIRMED)
+    assert len(finals.runs) == MAX_CONFIRMED
+
+
+def test_leaders_and_finalists_are_measured_with_full_steps() -> None:
+    short = Measurement(adaptive=AdaptiveSteps(incumbent_step_time_s=1.0), short_steps=True)
+    assert full_measurement(short) == Measurement(adaptive=AdaptiveSteps())
+    assert not finals_measurement(short).short_steps
+
+
+def test_extrapolated_trials_may_be_finalists() -> None:
+    trials = [trial(0, extrapolated(1.0)), trial(1, measured(1.01))]
+    assert [t.number for t in finalists(trials, 2)] == [0, 1]

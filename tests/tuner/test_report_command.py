@@ -77,4 +77,4 @@ def test_what_is_no_study_folder_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", str(tmp_path)]) == 2
-    assert "a study folder?" in capsys.readouterr().err
+    assert "must be a study folder, but it has no job.json" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from tuner.cli.baseline_changes import baseline_changes
 from tuner.cli.folder_summary import folder_summary
+from tuner.finals import full_measurement
 from tuner.job import Job
 from tuner.plan import ParallelPlan
 from tuner.runner import AdjustableRunner, Runner
@@ -29,7 +30,7 @@ def confirm_largest_change(
     """
     for plan, reason in _untried_ends(job, folder):
         if isinstance(runner, AdjustableRunner):
-            runner.measurement = job.measurement
+            runner.measurement = full_measurement(job.measurement)
         number = max(trial.number for trial in folder.trials()) + 1
         listener.trial_started(number, plan, reason)
         started = time.time()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from tuner.cli.setting import job_setting
 from tuner.cluster import Device
 from tuner.cost_model.prediction import prediction
 from tuner.errors import UserError
+from tuner.finals import confirmed
 from tuner.job import read_job
 from tuner.launch import ENVIRONMENT_FILE, LaunchFile, LaunchSpec
 from tuner.outcome import Rejected
@@ -145,6 +147,8 @@ def _of_study(
         raise UserError(
             f"trial {trial.number} must be of a legal plan, but {'; '.join(trial.outcome.reasons)}"
         )
+    again = confirmed(folder.finals()).get(trial.number)
+    trial = trial if again is None else replace(trial, outcome=again)
     facts = StudyFacts.read(folder)
     name = _name(folder)
     run = None if best is None else best.run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,22 @@ from tuner.errors import UserError
 from tuner.hf_config import hf_model_of
 from tuner.launch import MODEL_FILE, TRAINING_FILE, Measurement, Settings
 from tuner.outcome import Phase
-from tuner.runner import ConfigurableRunner, Runner
+from tuner.runner import ConfigurableRunner, Runner, Slots
 from tuner.study_folder import StudyFolder
 from tuner.workload import FactoryModel, HfModel, Model, Workload
 
 _CLUSTER = TypeAdapter(Cluster)
 RUNNERS = ("ray", "local", "simulated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerChoice:
+    """Which runner carries plans out, and how."""
+
+    name: str
+    ray_address: str | None = None
+    """Of a running Ray; None = one of our own."""
+    slots: Slots = field(default_factory=Slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,11 @@ class KeptStudy:
                 "writes it; run the study once more with this version"
             ) from error
 
+    @property
+    def choice(self) -> RunnerChoice:
+        """The runner that carried its trials out."""
+        return RunnerChoice(name=self.runner, ray_address=self.ray_address)
+
     def workload(self, launch: Path) -> Workload:
         """What was trained, from the launch files.
 
@@ -87,26 +102,26 @@ def run_record(
 
 
 def runner_named(
-    name: str,
+    choice: RunnerChoice,
     workload: Workload,
     cluster: Cluster,
     measurement: Measurement,
     limits_s: Mapping[Phase, float],
-    *,
-    address: str | None,
 ) -> Runner:
     """A runner. Ray is imported only where it is asked for: it takes a second and a half."""
-    if name == "local":
+    slots = choice.slots
+    if choice.name == "local":
         from runners.local_runner import LocalRunner
 
-        return LocalRunner(workload, cluster, measurement, limits_s)
-    if name == "simulated":
+        return LocalRunner(workload, cluster, measurement, limits_s, slots=slots)
+    if choice.name == "simulated":
         from runners.simulated_runner import SimulatedRunner
 
         return SimulatedRunner(workload, cluster, measurement)
     from runners.ray_runner import RayRunner
 
-    return RayRunner(workload, cluster, measurement, limits_s, address=address)
+    address = choice.ray_address
+    return RayRunner(workload, cluster, measurement, limits_s, address=address, slots=slots)
 
 
 def with_settings(runner: Runner, settings: Settings) -> Runner:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.framework_settings.table import settings_text
-from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, Rejected, TimedOut
+from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, Rejected, Source, TimedOut
 from tuner.plan import ParallelPlan
 from tuner.second_pass import NextRun
 from tuner.study import Budget, StudyListener
@@ -29,9 +29,11 @@ def outcome_text(outcome: Outcome) -> str:
     """An outcome in a line."""
     match outcome:
         case Measured():
+            mark = "" if outcome.source is Source.MEASURED else f" ({outcome.source})"
+            full = ", nearly out of memory" if outcome.is_nearly_full else ""
             return (
-                f"{time_text(outcome.step_time_s)} a step, {outcome.tokens_per_s:,.0f} tokens/s, "
-                f"peak {size_text(outcome.peak_memory_bytes)}"
+                f"{time_text(outcome.step_time_s)} a step, {outcome.tokens_per_s:,.0f} tokens/s"
+                f"{mark}, peak {size_text(outcome.peak_memory_bytes)}{full}"
             )
         case OutOfMemory():
             return f"out of memory on rank {outcome.rank} in phase {outcome.phase}"

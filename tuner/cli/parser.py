@@ -23,6 +23,8 @@ EXIT_CODES = {
 _CODES = "exit codes:\n" + "\n".join(f"  {code:<3} {words}" for code, words in EXIT_CODES.items())
 _CHOICE = re.compile(r"argument (.+): invalid choice: '(.*?)' \(choose from (.*)\)", re.DOTALL)
 """How argparse says that a word is none of those known."""
+_NUMBER = re.compile(r": invalid (int|float) value:")
+_NUMBERS = {"int": "whole number", "float": "number"}
 
 _PREFIXES = {
     "the following arguments are required: ": "{} must be given",
@@ -102,6 +104,7 @@ class PlainParser(argparse.ArgumentParser):
         if choice is not None:
             what = "command" if choice[1] == "COMMAND" else choice[1]
             message = _nearest(what, choice[2], re.findall(r"[^\s',]+", choice[3]))
+        message = _NUMBER.sub(lambda found: f" must be a {_NUMBERS[found[1]]}, got", message)
         for begin, put in _PREFIXES.items():
             if message.startswith(begin):
                 message = put.format(message.removeprefix(begin).replace(": must", " must"))

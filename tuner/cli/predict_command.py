@@ -36,7 +36,7 @@ from tuner.plan_arrays import BoolArray, PlanArrays
 from tuner.sweep_table import SweepGroup, SweepTable, read_sweep
 from tuner.units import size_text, time_text
 
-EXAMPLE = "paratune predict sweep.csv --calibrate 5"
+EXAMPLE = "paratune predict examples/sweeps/gpt-3.6b-64xa100.csv --calibrate 5"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

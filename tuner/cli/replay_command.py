@@ -28,7 +28,7 @@ from tuner.units import size_text, time_text
 
 _TRIALS = 30
 
-EXAMPLE = "paratune replay sweep.csv --where gpus=64 --trials 20"
+EXAMPLE = "paratune replay examples/sweeps/gpt-3.6b-64xa100.csv --trials 10"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.kept_study import KeptStudy, with_settings
-from tuner.finals import finals_measurement
+from tuner.finals import finals_measurement, full_measurement
 from tuner.framework_settings.setting import SettingCase
 from tuner.launch import Measurement
 from tuner.outcome import Outcome
@@ -82,4 +82,4 @@ def _measurement(measurement: Measurement, run: NextRun) -> Measurement:
     if run.incumbent_step_time_s is None or measurement.adaptive is None:
         return finals_measurement(measurement)
     adaptive = replace(measurement.adaptive, incumbent_step_time_s=run.incumbent_step_time_s)
-    return replace(measurement, adaptive=adaptive)
+    return replace(full_measurement(measurement), adaptive=adaptive)

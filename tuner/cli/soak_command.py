@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         time_s = parsed_seconds(options.time)
     except ValueError as error:
-        raise UserError(f"--time {error}") from error
+        raise UserError(f"--time: {error}") from error
     folder = StudyFolder(options.study)
     kept = KeptStudy.read(folder)
     if kept.runner == "simulated":
@@ -72,14 +72,8 @@ def soaked(kept: KeptStudy, plan: ParallelPlan, launch: Path, time_s: float) -> 
         ),
     )
     limits_s = {**kept.limits_s, Phase.STEPS: time_s + kept.limits_s[Phase.STEPS]}
-    runner = runner_named(
-        kept.runner,
-        kept.workload(launch),
-        kept.cluster,
-        measurement,
-        limits_s,
-        address=kept.ray_address,
-    )
+    workload = kept.workload(launch)
+    runner = runner_named(kept.choice, workload, kept.cluster, measurement, limits_s)
     with_settings(runner, kept.folder.asked_settings(launch))
     try:
         return runner.run(plan, kept.folder.path / "soak", lambda _: None)

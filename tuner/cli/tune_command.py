@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -32,10 +33,17 @@ from tuner.cli.baseline import (
 from tuner.cli.baseline_changes import explained
 from tuner.cli.baseline_confirmation import confirm_largest_change
 from tuner.cli.cluster_room import check_room
-from tuner.cli.finals_stage import run_finals
+from tuner.cli.finals_stage import FinalStage
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.interrupts import ends_in_order
-from tuner.cli.kept_study import RUNNERS, KeptStudy, run_record, runner_named, with_settings
+from tuner.cli.kept_study import (
+    RUNNERS,
+    KeptStudy,
+    RunnerChoice,
+    run_record,
+    runner_named,
+    with_settings,
+)
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import job_sampler
 from tuner.cli.report_extras import report_extras
@@ -46,11 +54,12 @@ from tuner.cli.verify_command import verified_winner
 from tuner.errors import UserError
 from tuner.job import Job
 from tuner.outcome import Measured
-from tuner.runner import Runner
+from tuner.runner import Slots
 from tuner.samplers.registry import SAMPLERS
 from tuner.stack import COMPONENTS, installed_stack
 from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder
+from tuner.undisturbed import UndisturbedRunner
 from tuner.units import parsed_seconds
 
 STORAGE_VARIABLE = "PARATUNE_STORAGE"
@@ -83,6 +92,9 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
     _add_search(parser.add_argument_group("the search"))
     run = parser.add_argument_group("its trials")
     run.add_argument("--runner", choices=RUNNERS, default="ray", help="default: ray")
+    run.add_argument(
+        "--no-warm-pool", action="store_true", help="every rank starts anew and imports by itself"
+    )
     run.add_argument(
         "--no-verify", action="store_true", help="do not hold the winner's losses against one rank"
     )
@@ -300,15 +312,19 @@ def _studied(
     sampler = job_sampler(
         job, options.sampler, seed=options.seed, warm_start=options.warm_start or ()
     )
-    runner = runner_named(
-        options.runner,
-        job.job.workload,
-        job.job.cluster,
-        job.job.measurement,
-        job.job.phase_limits_s,
-        address=options.ray_address,
+    runner = UndisturbedRunner(
+        runner_named(
+            RunnerChoice(
+                name=options.runner,
+                ray_address=options.ray_address,
+                slots=Slots(count=options.parallel, warm=not options.no_warm_pool),
+            ),
+            job.job.workload,
+            job.job.cluster,
+            job.job.measurement,
+            job.job.phase_limits_s,
+        )
     )
-    _check_slots(options, runner)
     with_settings(runner, baseline_settings(baseline))
     study = Study(
         space=job.space,
@@ -319,43 +335,46 @@ def _studied(
         parallel=options.parallel,
         current=None if baseline is None else baseline_plan(baseline),
     )
+    started = time.monotonic()
+
+    def time_left() -> bool:
+        return budget.time_s is None or time.monotonic() - started < budget.time_s
+
     try:
         end = study.run(budget, view)
         if end.interrupted:
             return end
-        stage = SecondPassStage(
+        finals = FinalStage(
+            folder=folder, runner=runner, listener=view.final_run, time_left=time_left
+        )
+        second_pass = SecondPassStage(
             folder=folder,
             runner=runner,
             measurement=job.job.measurement,
             listener=view.second_pass_run,
         )
-        return _with_finals(end, job, stage, view, options)
+        return _after_trials(end, job, (finals, second_pass), view, options)
     finally:
         view.stop()
         runner.close()
 
 
-def _check_slots(options: argparse.Namespace, runner: Runner) -> None:
-    if options.parallel > runner.num_slots:
-        runner.close()
-        raise UserError(
-            f"--parallel must be at most {runner.num_slots} with --runner {options.runner}, got "
-            f"{options.parallel}: trials side by side need devices of their own, so a Ray cluster "
-            "(--ray-address) with as many times the nodes that the job's cluster has"
-        )
-
-
-def _with_finals(
-    end: StudyEnd, job: Planned, stage: SecondPassStage, view: LiveView, options: argparse.Namespace
+def _after_trials(
+    end: StudyEnd,
+    job: Planned,
+    stages: tuple[FinalStage, SecondPassStage],
+    view: LiveView,
+    options: argparse.Namespace,
 ) -> StudyEnd:
     """Ctrl-C in the finals, or after, loses none of their runs: the same command goes on."""
+    finals, second_pass = stages
     is_real = options.runner != "simulated"
     try:
         if is_real:
-            confirm_largest_change(job.job, stage.folder, stage.runner, view)
-        run_finals(stage.folder, stage.runner, job.job.finals, view.final_run)
+            confirm_largest_change(job.job, finals.folder, finals.runner, view)
+        finals.run(job.job.finals)
         if is_real:
-            stage.run(options.second_pass or job.job.second_pass)
+            second_pass.run(options.second_pass or job.job.second_pass)
     except KeyboardInterrupt:
         return replace(end, reason="it was interrupted after its trials", interrupted=True)
     return end

@@ -128,9 +128,7 @@ def _run(kept: KeptStudy, one: _Run, workload: Workload) -> Outcome:
     cluster = kept.cluster
     if one.reference is not None:
         cluster = replace(cluster, num_nodes=1, gpus_per_node=1)
-    runner = runner_named(
-        kept.runner, workload, cluster, measurement, kept.limits_s, address=kept.ray_address
-    )
+    runner = runner_named(kept.choice, workload, cluster, measurement, kept.limits_s)
     with_settings(runner, one.settings)
     try:
         return runner.run(one.plan, kept.folder.verification_folder / one.name, lambda _: None)

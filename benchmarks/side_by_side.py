@@ -1,0 +1,32 @@
+"""A rank that runs full steps and pairs of short ones in turns; apart, so that it forks fast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def run_both(launch: Path, folder: Path, rank: int, env: dict[str, str], mistake: str = "") -> None:
+    """As the product's rank runs, but for which steps it runs."""
+    import runners.bench.rank as bench_rank
+    from tests.runners.forked_rank import run_forked_rank
+
+    bench_rank.measured_steps = both_kinds_of_steps
+    run_forked_rank(launch, folder, rank, env, mistake)
+
+
+def both_kinds_of_steps(
+    training: Any, file: Any, device: Any, meter: Any, on_first_step: Any
+) -> Any:
+    """One full step and one pair a round; the full ones in ``times_s``."""
+    from runners.bench.measure import Steps, _next_step_s, _run_step
+
+    steps = Steps()
+    for number in range(1 + file.measurement.max_steps):
+        training.run_microbatches(file.short_steps.full)
+        steps.times_s.append(_run_step(training, steps, device, meter))
+        if number == 0:
+            on_first_step()
+        _next_step_s(training, steps, file.short_steps, device, meter)
+    training.run_microbatches(file.short_steps.full)
+    return steps
