@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,9 @@ class RayTrial:
                 (folder / name).write_bytes(content)
         return outcome_of_nodes([result.end for result in results])
 
-    def lost(self, error: Exception) -> Outcome:
+    def lost(self, error: Exception, gone: Sequence[str]) -> Outcome:
         """A supervisor, or its node, died."""
-        return outcome_of_lost(error, self._phase)
+        return outcome_of_lost(error, self._phase, gone)
 
     def _prepared(self, held: HeldNodes, folder: Path) -> list[NodeLaunch]:
         each = self._spec.ranks_per_node
@@ -146,4 +146,5 @@ class RayTrial:
 
 
 def _succeeded(result: NodeResult) -> bool:
-    return all(end.succeeded for end in result.end.ends)
+    ends = result.end.ends
+    return bool(ends) and all(end.succeeded for end in ends)

@@ -60,6 +60,11 @@ def shown(url: URL) -> str:
     return url.difference_update_query(secret).render_as_string(hide_password=True)
 
 
+def holds_secret(url: URL) -> bool:
+    """Whether something of the URL may not be said."""
+    return shown(url) != url.render_as_string(hide_password=False)
+
+
 def driver_package(url: URL) -> str:
     """The package that brings the URL's driver."""
     driver = url.get_driver_name()
