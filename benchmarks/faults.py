@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ cluster: {{gpu: cpu, num_nodes: 2, gpus_per_node: 1}}
 search: {{backend: [pytorch, deepspeed], precision: [fp32, bf16], micro_batch: [1, 2, 4]}}
 memory: {{limit: 700MiB}}
 measure: {{warmup_steps: 1, steps: 20, max_steps: 20}}
-limits: {{start: 60, process_group: 60, model: 60, first_step: 60, steps: 60}}
+limits: {{start: 120, process_group: 120, model: 120, first_step: 120, steps: 120}}
 """
 
 
@@ -110,11 +110,15 @@ def faults(num_of_ranks: int, num_of_nodes: int, rng: random.Random) -> list[Fau
     ]
 
 
-def rank_reports(num_ranks: int) -> dict[int, dict[str, Any]]:
-    """What the ranks of the trial that runs now have written on their nodes, by rank."""
+def rank_reports(scratch: Path) -> dict[int, dict[str, Any]]:
+    """What the ranks of the trial that runs now have written on their nodes, by rank.
+
+    Args:
+        scratch: where the nodes make their temporary folders.
+    """
     found = {}
-    for rank in range(num_ranks):
-        for path in Path(tempfile.gettempdir()).glob(f"paratune-trial-*/rank-{rank}.json"):
+    for rank in range(2):
+        for path in scratch.glob(f"paratune-trial-*/rank-{rank}.json"):
             with suppress(OSError, ValueError):
                 report = json.loads(path.read_text())
                 if psutil.pid_exists(report["pid"]):
@@ -125,9 +129,10 @@ def rank_reports(num_ranks: int) -> dict[int, dict[str, Any]]:
 class Striker:
     """Lets one fault happen to each trial, as soon as its rank is where it should be hit."""
 
-    def __init__(self, planned_faults: list[Fault], cluster: TwoNodes) -> None:
-        self._left = list(planned_faults)
+    def __init__(self, todo: list[Fault], cluster: TwoNodes, scratch: Path) -> None:
+        self._left = list(todo)
         self._cluster = cluster
+        self._scratch = scratch
         self.struck_at: float | None = None
         self.fault: Fault | None = None
         self.pids: set[int] = set()
@@ -152,7 +157,7 @@ class Striker:
     def _strike(self, fault: Fault, over: threading.Event) -> None:
         order = list(Phase)
         while not over.wait(_POLL_S):
-            reports = rank_reports(2)
+            reports = rank_reports(self._scratch)
             self.pids |= {report["pid"] for report in reports.values()}
             at = reports.get(fault.rank)
             if at is None or order.index(Phase(at["phase"])) < order.index(fault.phase):
@@ -285,12 +290,17 @@ def job_file(folder: Path) -> Path:
     return path
 
 
+def two_nodes(scratch: Path) -> AbstractContextManager[TwoNodes]:
+    """A Ray whose nodes make their temporary folders here, where nobody else's ranks are."""
+    return two_node_ray(num_cpus=4, env={"TMPDIR": str(scratch)})
+
+
 def struck_study(todo: list[Fault], quiet: bool, seed: int) -> tuple[Table, str]:
     """Runs a study of one trial a fault; the table, and why the study ended."""
-    with tempfile.TemporaryDirectory() as name, two_node_ray(num_cpus=4) as cluster:
+    with tempfile.TemporaryDirectory() as name, two_nodes(Path(name)) as cluster:
         os.environ.update(cluster.client_env)
         job = planned(job_file(Path(name)))
-        attempts = Attempts(Striker(todo, cluster))
+        attempts = Attempts(Striker(todo, cluster, Path(name)))
         table = Table(attempts, quiet)
         folder = StudyFolder(Path(name) / "study")
         folder.create()

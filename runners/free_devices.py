@@ -90,16 +90,25 @@ def not_free(
     return None
 
 
-def devices_free(num_devices: int, limit_s: float = FREE_LIMIT_S) -> str | None:
+def devices_free(
+    num_devices: int, visible: str | None = None, limit_s: float = FREE_LIMIT_S
+) -> str | None:
     """Whether the first GPUs that CUDA may use here are free, waiting for it; bounded.
+
+    Args:
+        num_devices: how many, one for each rank.
+        visible: CUDA_VISIBLE_DEVICES of the ranks; that of this process unless given.
+        limit_s: how long to wait.
 
     Returns:
         None where they are, or where no driver can be asked; else who has them, as a sentence.
     """
+    if visible == "":  # ranks on CPUs
+        return None
 
     def look() -> Sequence[NvidiaDevice]:
         driver = nvidia_driver()
-        return () if driver is None else visible_devices(driver.devices)[:num_devices]
+        return () if driver is None else visible_devices(driver.devices, visible)[:num_devices]
 
     return not_free(look, process_name, limit_s=limit_s)
 

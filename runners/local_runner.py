@@ -16,7 +16,7 @@ from runners.nvidia_devices import VISIBLE, nvidia_driver, visible_devices
 from runners.placement import PlacedNode, visible_gpus, write_placement
 from runners.rank_processes import NodeRanks, free_port
 from runners.running_trials import RunningTrials
-from runners.supervisor import Supervisor
+from runners.supervisor import Supervisor, was_not_started
 from runners.warm_pool import WarmPool, rank_source
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
@@ -64,7 +64,7 @@ class LocalRunner:
         self._pool = WarmPool() if self._slots.warm else None
         self._running = RunningTrials()
         self._free: LifoQueue[Mapping[str, str]] = LifoQueue()
-        for env in _slot_environments(cluster, self._slots.count):
+        for env in slot_environments(cluster, self._slots.count):
             self._free.put(env)
 
     @property
@@ -121,7 +121,7 @@ class LocalRunner:
             self._pool.close()
 
 
-def _slot_environments(cluster: Cluster, count: int) -> tuple[Mapping[str, str], ...]:
+def slot_environments(cluster: Cluster, count: int) -> tuple[Mapping[str, str], ...]:
     """Of each slot: GPUs of its own where there are several."""
     if count == 1 or cluster.gpu.device is Device.CPU:
         return ({},) * count
@@ -145,6 +145,9 @@ def with_second_attempt(attempt: Callable[[], Outcome], folder: Path) -> Outcome
     Args:
         attempt: runs the trial in its folder.
         folder: of the trial; what the first of two attempts left is kept in it.
+
+    Raises:
+        RuntimeError: the GPUs are somebody else's, so that nothing could be started.
     """
     outcome = attempt()
     if not (isinstance(outcome, Failed) and outcome.infrastructure):
@@ -158,10 +161,13 @@ def with_second_attempt(attempt: Callable[[], Outcome], folder: Path) -> Outcome
     if folder.exists():
         folder.rename(aside)
     try:
-        return attempt()
+        outcome = attempt()
     finally:
         if aside.exists() and folder.exists():
             aside.rename(folder / FIRST_ATTEMPT)
+    if was_not_started(outcome):
+        raise RuntimeError(f"{outcome.message}; the same command goes on where it stopped")
+    return outcome
 
 
 def prepare_trial_folder(folder: Path, spec: LaunchSpec, env: Mapping[str, str]) -> None:

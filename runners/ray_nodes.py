@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -14,6 +16,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from runners.environment import own_version
 from runners.local_runner import LOOPBACK
 from runners.node_supervisor import NodeFacts, NodeSupervisor
+from runners.ray_head import answers
 from runners.ray_session import one_line
 from tuner.cluster import Cluster, Device
 from tuner.runner import Stopped
@@ -21,7 +24,10 @@ from tuner.runner import Stopped
 CALL_LIMIT_S = 60.0
 """For a supervisor to start (a Python process with our imports) and for each short call to it."""
 _DEATH_LIMIT_S = 15.0
+_SILENT_WAIT_S = 3.0
+"""Others may be about to give their nodes back; longer than this is said."""
 _LOOK_S = 0.5
+_LOG = logging.getLogger(__name__)
 _CALLS_AT_ONCE = 4
 """One runs the trial, and others ask and stop meanwhile."""
 
@@ -35,9 +41,40 @@ class Node:
     """Ray's."""
     host: str
     """Address at which the other nodes reach it."""
+    raylet: str
+    """HOST:PORT where Ray itself listens there."""
     num_gpus: int
     """That Ray may give to others too."""
     facts: NodeFacts
+
+
+@dataclass(slots=True, kw_only=True)
+class AvoidedNodes:
+    """Nodes on which no more trials of this study are placed, by Ray's ids."""
+
+    lost: set[str] = field(default_factory=set)
+    """Ray may not know it yet. One that comes back has another id."""
+    taken: dict[str, str] = field(default_factory=dict)
+    """With the sentence that says who has its GPUs."""
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """For Ray's placement: all nodes but these."""
+        ids = sorted({*self.lost, *self.taken})
+        return {"ray.io/node-id": f"!in({', '.join(ids)})"} if ids else {}
+
+    def raise_if_too_few_are_left(self, num_nodes: int) -> None:
+        """Called before a trial is placed.
+
+        Raises:
+            RuntimeError: the GPUs of so many nodes are taken that no trial can be placed.
+        """
+        if not self.taken:
+            return
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        if len(alive - set(self.taken)) < num_nodes:
+            said = "; ".join(dict.fromkeys(self.taken.values()))
+            raise RuntimeError(f"{said}; the same command goes on where it stopped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +86,13 @@ class HeldNodes:
 
     @classmethod
     def placed(
-        cls, cluster: Cluster, *, warm: bool, limit_s: float, stopped: Callable[[], bool]
+        cls,
+        cluster: Cluster,
+        *,
+        warm: bool,
+        limit_s: float,
+        stopped: Callable[[], bool],
+        avoided: AvoidedNodes,
     ) -> HeldNodes:
         """Waits for nodes that nobody else uses, and starts a supervisor on each.
 
@@ -59,7 +102,12 @@ class HeldNodes:
         """
         bundle = _bundle(cluster)
         strategy = "STRICT_PACK" if cluster.num_nodes == 1 else "STRICT_SPREAD"
-        group = placement_group([bundle] * cluster.num_nodes, strategy=strategy)
+        avoided.raise_if_too_few_are_left(cluster.num_nodes)
+        group = placement_group(
+            [bundle] * cluster.num_nodes,
+            strategy=strategy,
+            bundle_label_selector=[avoided.selector] * cluster.num_nodes,
+        )
         try:
             _await_group(group, bundle, cluster.num_nodes, limit_s, stopped)
             return cls(nodes=_supervised(group, bundle, cluster.num_nodes, warm), _group=group)
@@ -77,13 +125,21 @@ class HeldNodes:
         port: int = ray.get(first.supervisor.port.remote(first.host), timeout=CALL_LIMIT_S)
         return port
 
+    def gone(self) -> tuple[Node, ...]:
+        """Nodes where Ray itself no longer answers; Ray takes longer to see that."""
+        return tuple(node for node in self.nodes if not answers(node.raylet))
+
     def end(self) -> None:
-        """Ends the supervisors, and with them all that they have started, and lets go."""
-        for node in self.nodes:
-            ray.kill(node.supervisor)
-        for node in self.nodes:
-            _await_death(node.supervisor)
-        remove_placement_group(self._group)
+        """Ends the supervisors, and with them all that they have started, and lets go.
+
+        Where Ray itself is gone there is nothing to let go of.
+        """
+        with suppress(ray.exceptions.RayError, RuntimeError, OSError):
+            for node in self.nodes:
+                ray.kill(node.supervisor)
+            for node in self.nodes:
+                _await_death(node.supervisor)
+            remove_placement_group(self._group)
 
 
 def most_at_once(cluster: Cluster) -> int:
@@ -110,14 +166,22 @@ def _await_group(
     limit_s: float,
     stopped: Callable[[], bool],
 ) -> None:
-    deadline = time.monotonic() + limit_s
+    began = time.monotonic()
+    wanted = f"{num_nodes} Ray node(s) with {dict(bundle)} free on each"
+    told = False
     while not group.wait(_LOOK_S):
+        waited_s = time.monotonic() - began
         if stopped():
             raise Stopped
-        if time.monotonic() > deadline:
+        if waited_s > limit_s:
             raise RuntimeError(
-                f"the trial needs {num_nodes} Ray node(s) with {dict(bundle)} free on each, which "
+                f"the trial needs {wanted}, which "
                 f"were not there within {limit_s:.0f} s; {_what_ray_has()}"
+            )
+        if not told and waited_s > _SILENT_WAIT_S:
+            told = True
+            _LOG.warning(
+                "the trial waits for %s, at most %.0f s; %s", wanted, limit_s, _what_ray_has()
             )
 
 
@@ -141,6 +205,7 @@ def _supervised(
             node_id=node["NodeID"],
             # Alone, a node needs no address that others can reach.
             host=LOOPBACK if num_nodes == 1 else node["NodeManagerAddress"],
+            raylet=f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}",
             num_gpus=int(node["Resources"].get("GPU", 0)),
             facts=fact,
         )

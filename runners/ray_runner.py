@@ -5,6 +5,7 @@ Ray places and supervises; the ranks are ordinary processes that know nothing of
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +19,11 @@ import ray
 
 from runners.backends.launch import launch_for
 from runners.local_runner import with_second_attempt
-from runners.ray_nodes import HeldNodes, most_at_once
+from runners.ray_head import HeadWatch
+from runners.ray_nodes import AvoidedNodes, HeldNodes, most_at_once
 from runners.ray_trial import RayTrial
 from runners.running_trials import RunningTrials
+from runners.supervisor import was_not_started
 from tuner.cluster import Cluster
 from tuner.errors import UserError
 from tuner.launch import LaunchSpec, Measurement, Settings
@@ -29,6 +32,7 @@ from tuner.plan import ParallelPlan
 from tuner.runner import PhaseListener, Slots
 from tuner.workload import Workload
 
+_LOG = logging.getLogger(__name__)
 PLACEMENT_LIMIT_S = 120.0
 """How long a trial waits for its nodes: others may be using them, or they may be starting."""
 
@@ -77,6 +81,7 @@ class RayRunner:
         self._free: LifoQueue[_Slot] = LifoQueue()
         for slot in self._all:
             self._free.put(slot)
+        self._avoided = AvoidedNodes()
         ray_session(address, cluster, self.num_slots)
         if self.num_slots > 1 and (most := most_at_once(cluster)) < self.num_slots:
             ray.shutdown()
@@ -84,6 +89,7 @@ class RayRunner:
                 f"--parallel must be at most {most} on this Ray, got {self.num_slots}: each trial "
                 f"needs {cluster.num_nodes} x {cluster.gpus_per_node} devices of its own"
             )
+        self._head = HeadWatch(ray.get_runtime_context().gcs_address)
 
     @property
     def num_slots(self) -> int:
@@ -114,13 +120,34 @@ class RayRunner:
                     warm=self._slots.warm,
                     limit_s=PLACEMENT_LIMIT_S,
                     stopped=lambda: trial.is_stopped,
+                    avoided=self._avoided,
                 )
-                return trial.run(slot.held, folder, on_phase)
+                outcome = trial.run(slot.held, folder, on_phase)
+                self._avoid_taken(slot, spec, outcome)
+                return outcome
             except ray.exceptions.RayTaskError as error:
                 raise RuntimeError(f"a node cannot run a trial: {one_line(error.cause)}") from error
             except ray.exceptions.RayError as error:
+                self._head.raise_if_lost()
+                gone = slot.held.gone() if slot.held is not None else ()
+                self._avoided.lost |= {node.node_id for node in gone}
                 slot.let_go()
-                return trial.lost(error)
+                return trial.lost(error, [node.host for node in gone])
+
+    def _avoid_taken(self, slot: _Slot, spec: LaunchSpec, outcome: Outcome) -> None:
+        """Leaves a node out of the study whose GPUs are not free; the next attempt goes elsewhere.
+
+        Args:
+            slot: whose nodes it was.
+            spec: of the trial.
+            outcome: of the trial.
+        """
+        if slot.held is None or not was_not_started(outcome):
+            return
+        node = slot.held.nodes[outcome.rank // spec.ranks_per_node]
+        self._avoided.taken[node.node_id] = f"on node {node.host}, {outcome.message}"
+        _LOG.warning("node %s is left out of this study: %s", node.host, outcome.message)
+        slot.let_go()
 
     def stop(self) -> None:
         """Ends the trials that are running."""
@@ -128,6 +155,9 @@ class RayRunner:
 
     def close(self) -> None:
         """Ends the supervisors, and the Ray that was started here; one that was running stays."""
+        self._head.close()
+        if self._head.is_lost:  # calls of Ray would block until Ray ends this process
+            return
         if ray.is_initialized():
             for slot in self._all:
                 slot.let_go()

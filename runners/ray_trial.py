@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tuner.cluster import Device
 from tuner.launch import LaunchSpec
 from tuner.outcome import Outcome, Phase
 from tuner.runner import PhaseListener
+from tuner.study_folder import plain_name
 
 _LOOK_S = 0.25
 """How often nodes are asked how they get on; the end of one is seen at once."""
@@ -65,12 +66,12 @@ class RayTrial:
             raise
         for result in results:
             for name, content in result.files:
-                (folder / name).write_bytes(content)
+                (folder / plain_name(name)).write_bytes(content)
         return outcome_of_nodes([result.end for result in results])
 
-    def lost(self, error: Exception) -> Outcome:
+    def lost(self, error: Exception, gone: Sequence[str]) -> Outcome:
         """A supervisor, or its node, died."""
-        return outcome_of_lost(error, self._phase)
+        return outcome_of_lost(error, self._phase, gone)
 
     def _prepared(self, held: HeldNodes, folder: Path) -> list[NodeLaunch]:
         each = self._spec.ranks_per_node
@@ -146,4 +147,5 @@ class RayTrial:
 
 
 def _succeeded(result: NodeResult) -> bool:
-    return all(end.succeeded for end in result.end.ends)
+    ends = result.end.ends
+    return bool(ends) and all(end.succeeded for end in ends)

@@ -7,14 +7,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 from runners.diagnosis import RankEnd, outcome_of_ranks, stuck_ranks
+from runners.free_devices import devices_free
+from runners.nvidia_devices import VISIBLE
 from runners.oom_counters import oom_kills, risen
 from runners.rank_process import ColdRanks, RankSource
 from runners.rank_processes import NodeRanks, RankProcesses
 from tuner.outcome import Failed, Outcome, Phase, TimedOut
 from tuner.runner import PhaseListener
 
+DEVICES_TAKEN = "GPU in use"
+"""The error of a trial that was not started."""
 GRACE_S = 1.0
 """After a rank's death its peers get this long to write down their own errors."""
 _EXIT_LIMIT_S = 60.0
@@ -31,6 +36,8 @@ class NodeEnd:
     timed_out: TimedOut | None
     starter_lost: bool = False
     """What the ranks were forked from was killed, and took them with it."""
+    devices_taken: Failed | None = None
+    """Set where nothing was started, for the GPUs here are somebody else's."""
 
     def outcome(self) -> Outcome:
         """The outcome as far as this node can tell."""
@@ -40,6 +47,9 @@ class NodeEnd:
 def outcome_of_nodes(nodes: Sequence[NodeEnd]) -> Outcome:
     """Of the ranks of all nodes together: the earliest error of any of them is the cause."""
     ends = tuple(end for node in nodes for end in node.ends)
+    for node in nodes:
+        if node.devices_taken is not None:
+            return node.devices_taken
     if any(node.starter_lost for node in nodes):
         return _starter_lost(ends)
     passed = [node.timed_out for node in nodes if node.timed_out is not None]
@@ -48,6 +58,11 @@ def outcome_of_nodes(nodes: Sequence[NodeEnd]) -> Outcome:
         phase, ranks = stuck_ranks(ends)
         timed_out = TimedOut(ranks=ranks, phase=phase, limit_s=passed[0].limit_s)
     return outcome_of_ranks(ends, timed_out=timed_out)
+
+
+def was_not_started(outcome: Outcome) -> TypeGuard[Failed]:
+    """Whether nothing was started, for the GPUs were somebody else's."""
+    return isinstance(outcome, Failed) and outcome.error == DEVICES_TAKEN
 
 
 def _starter_lost(ends: Sequence[RankEnd]) -> Failed:
@@ -106,6 +121,9 @@ class Supervisor:
 
     def run(self, on_phase: PhaseListener) -> NodeEnd:
         """Starts the ranks and waits for their end, or ends them."""
+        if (taken := self._devices_taken()) is not None:
+            self._is_failing = True
+            return NodeEnd(ends=(), timed_out=None, devices_taken=taken)
         kills_before = oom_kills()
         limit_s = self._limits_s.get(Phase.START, _EXIT_LIMIT_S)
         start = self._source.ready(self._folder, self._env, limit_s, self._stopped.is_set)
@@ -117,6 +135,20 @@ class Supervisor:
             ends=tuple(replace(end, oom_killer=killer) for end in ends),
             timed_out=timed_out,
             starter_lost=ranks.starter_lost,
+        )
+
+    def _devices_taken(self) -> Failed | None:
+        """Waits for the GPUs of the ranks to be free, of an earlier trial's memory too."""
+        each = self._node_ranks.ranks_per_node
+        said = devices_free(each, self._env.get(VISIBLE))
+        if said is None:
+            return None
+        return Failed(
+            rank=self._node_ranks.node * each,
+            phase=Phase.START,
+            error=DEVICES_TAKEN,
+            message=said,
+            infrastructure=True,
         )
 
     def _watched(self, ranks: RankProcesses, on_phase: PhaseListener) -> TimedOut | None:

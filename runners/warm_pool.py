@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -40,6 +41,8 @@ MOST_PROCESSES = 4
 """Each holds the imports of a framework, up to 1 GiB; the one that has waited longest goes."""
 IDLE_LIMIT_S = 900.0
 """One that no trial has wanted for so long is let go at the next trial."""
+_MOST_LOSSES = 1
+"""A second time is no accident: little memory, say, in which a large process cannot be forked."""
 _LOOK_S = 0.2
 _ANSWER_LIMIT_S = 30.0
 """For a fork, and for the exit code of a rank that has ended: both take milliseconds."""
@@ -67,7 +70,8 @@ class WarmPool:
         self._environment = dict(os.environ)
         self._most = most
         self._processes: dict[_Imports, WarmProcess] = {}
-        self._unusable: dict[_Imports, str] = {}
+        self._unusable: set[_Imports] = set()
+        self._lost: Counter[_Imports] = Counter()
         self._lock = threading.Lock()
         # The kernel ends a process with the thread that started it: that of a trial ends earlier.
         self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="paratune-warm")
@@ -105,6 +109,10 @@ class WarmPool:
         if found is not None and found.is_alive():
             self._processes[imports] = found  # the last in order is the last that was wanted
             return found
+        if found is not None:
+            self._lost[imports] += 1
+        if self._lost[imports] > _MOST_LOSSES:
+            self._refuse(imports, f"it was killed {self._lost[imports]} times")
         if imports in self._unusable:
             return None
         self._make_room()
@@ -119,10 +127,14 @@ class WarmPool:
             return process
         process.end()
         if not stopped():
-            what = imports.backend or "torch"
-            _LOG.warning("ranks cannot be forked from a process that has %s: %s", what, reason)
-            self._unusable[imports] = reason
+            self._refuse(imports, reason)
         return None
+
+    def _refuse(self, imports: _Imports, reason: str) -> None:
+        if imports not in self._unusable:
+            what = imports.backend or "torch"
+            _LOG.warning("no rank is forked from a process that has imported %s: %s", what, reason)
+            self._unusable.add(imports)
 
     def _make_room(self) -> None:
         while len(self._processes) >= self._most:

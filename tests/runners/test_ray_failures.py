@@ -54,3 +54,10 @@ def test_what_was_lost_is_named_and_worth_another_try(error: RayError, words: st
     assert isinstance(failed, Failed)
     assert failed.infrastructure
     assert words in failed.message
+
+
+def test_a_node_where_ray_no_longer_answers_is_named_before_ray_knows_it() -> None:
+    error = actor_died("The actor is temporarily unavailable: RpcError: Socket closed")
+    failed = outcome_of_lost(error, Phase.STEPS, ["10.0.0.2"])
+    assert isinstance(failed, Failed)
+    assert failed.message.startswith("Ray lost a node of the trial (10.0.0.2)")

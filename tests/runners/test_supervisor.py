@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 from runners.rank_process import ColdRanks
 from runners.rank_processes import NodeRanks, free_port
-from runners.supervisor import NodeEnd, Supervisor
+from runners.supervisor import NodeEnd, Supervisor, was_not_started
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, TimedOut
 
 FAKE_RANK = Path(__file__).with_name("fake_rank.py")
@@ -191,6 +192,26 @@ def test_stopping_from_another_thread_ends_the_ranks(tmp_path: Path) -> None:
     assert [end.exit_code for end in ends[0].ends] == [None, None]
 
 
+def test_a_failure_on_another_node_ends_ranks_that_are_well(tmp_path: Path) -> None:
+    trial = supervisor(tmp_path, "hang", "hang")
+    began: list[float] = []
+
+    def fail(phase: Phase) -> None:
+        began.append(time.monotonic())
+        trial.fail()
+
+    end = trial.run(fail)
+    assert time.monotonic() - began[0] < WAIT_S
+    assert not trial.is_failing
+    assert [rank.exit_code for rank in end.ends] == [None, None]
+
+
+def test_a_node_says_at_once_that_a_rank_of_it_has_failed(tmp_path: Path) -> None:
+    trial = supervisor(tmp_path, "hang", "raise")
+    trial.run(lambda _: None)
+    assert trial.is_failing
+
+
 def test_a_report_of_an_earlier_attempt_is_not_taken_for_the_ranks_own(tmp_path: Path) -> None:
     (tmp_path / "rank-0.json").write_text('{"phase": "steps", "status": "ok", "pid": 1}')
     phases: list[Phase] = []
@@ -217,3 +238,14 @@ def test_ranks_vanish_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     assert len(ranks) == 2
     _, alive = psutil.wait_procs(ranks, timeout=WAIT_S)
     assert alive == []
+
+
+def test_nothing_is_started_on_gpus_that_somebody_else_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "python3 of alice (pid 71) holds 39.00 GiB of GPU 3"
+    monkeypatch.setattr("runners.supervisor.devices_free", lambda *_: said)
+    failed = outcome(tmp_path, "succeed", "succeed")
+    assert was_not_started(failed)
+    assert (failed.message, failed.infrastructure) == (said, True)
+    assert list(tmp_path.iterdir()) == []

@@ -72,14 +72,20 @@ def test_what_no_trial_has_wanted_for_long_is_let_go(
     assert not one.is_alive()
 
 
-def test_one_that_was_killed_is_replaced(pool: WarmPool) -> None:
+def kill(process: WarmProcess | None) -> None:
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_one_that_was_killed_is_replaced_once(pool: WarmPool) -> None:
     first = process(pool)
-    assert first is not None
-    os.kill(first.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
+    kill(first)
     second = process(pool)
-    assert second is not None
-    assert second.pid != first.pid
+    assert second is not first
+    assert imports_the_framework(second)
+    kill(second)
+    assert not imports_the_framework(process(pool))
 
 
 @pytest.mark.parametrize("answer", ["refuse the framework", "die with the framework"])
