@@ -148,7 +148,7 @@ class LiveView(StudyListener):
         if outcome is None:
             settings = settings_text(next_run.settings) or "no setting changed"
             what = f" ({next_run.setting})" if next_run.setting else ""
-            self._later(f"second pass, run {number + 1}{what}  {settings}")
+            self._later(f"second pass, run {number}{what}  {settings}")
             return
         self._later_ended(outcome)
 
