@@ -243,7 +243,7 @@ def _connected(address: str) -> tuple[_Client, str]:
             client = _Client(address)
         return client, client.ray_version()
     except AuthenticationError as error:
-        found = "Authentication required" not in str(error)  # 401; a wrong token gets 403
+        found = "no authentication token was found" not in str(error)
         sentence = token_sentence(f"the cluster at {address}", found=found)
         raise UserError(sentence) from error
     except (OSError, RuntimeError, ValueError, KeyError) as error:
