@@ -233,6 +233,11 @@ WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
     ("doubled", {}),
     ("doubled", {"micro_batch": 2}),
     ("doubled", {"pp": 2, "micro_batch": 2}),
+    *(
+        (mistake, {"backend": backend, "micro_batch": 2})
+        for mistake in ("unsynchronised", "doubled")
+        for backend in ("deepspeed", "megatron")
+    ),
     ("shifted", {}),
     ("shifted", {"pp": 2, "micro_batch": 2}),
 )

@@ -33,10 +33,10 @@ def second_pass_line(summary: Summary) -> str | None:
 
 
 def _why_none(found: SecondPass) -> str:
-    if not found.is_over or not found.runs:
+    if not found.is_over:
         return ""
-    if not isinstance(found.runs[0].outcome, Measured):
-        return f": run again, the plan {outcome_words(found.runs[0].outcome)}"
+    if found.runs and not isinstance(found.runs[0].outcome, Measured):
+        return f": run again, the plan did not train ({outcome_words(found.runs[0].outcome)})"
     return ": this plan has none to turn here"
 
 

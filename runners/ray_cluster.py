@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from runners.ray_token import token_sentence
 from tuner.errors import UserError
 
 _LISTEN_LIMIT_S = 5.0
@@ -34,7 +35,7 @@ def ray_nodes(address: str) -> tuple[RayNode, ...]:
     """The nodes that are alive, in Ray's order.
 
     Raises:
-        UserError: no Ray answers at the address.
+        UserError: no Ray answers at the address, or another one, or it wants a token.
     """
     reason = _silent(address)
     if reason is None:
@@ -42,6 +43,12 @@ def ray_nodes(address: str) -> tuple[RayNode, ...]:
         if isinstance(answer, list):
             return tuple(_node(node) for node in answer)
         reason = answer
+    if "Version mismatch" in reason:
+        versions = reason.partition(": ")[2]
+        raise UserError(
+            f"this machine must have the Ray and the Python of the cluster at {address}: "
+            f"{versions}; install those here, or start the cluster with these"
+        )
     raise UserError(
         f"the Ray address must be HOST:PORT of a running Ray (or auto), got {address}: {reason}; "
         "`ray start --head` prints the address"
@@ -70,12 +77,16 @@ def _asked(address: str) -> list[dict[str, Any]] | str:
         )
     except subprocess.TimeoutExpired:
         return f"no answer within {_PROBE_LIMIT_S:.0f} s"
+    if "InvalidAuthToken" in done.stderr:  # its exception does not say so
+        raise UserError(token_sentence(f"the Ray at {address}"))
     lines = done.stdout.strip().splitlines()
     try:
         answer = json.loads(lines[-1])
     except (IndexError, ValueError):
         said = done.stderr.strip().splitlines()
         return said[-1][:300] if said else f"the probe ended with {done.returncode}"
+    if "no authentication token was found" in str(answer.get("error")):
+        raise UserError(token_sentence(f"the Ray at {address}", found=False))
     return list(answer["nodes"]) if "nodes" in answer else str(answer["error"])
 
 

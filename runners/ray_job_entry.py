@@ -77,11 +77,11 @@ def unsuitable(version: str) -> str | None:
 def _send(study: str) -> int:
     """Prints the folder as lines of a job's log."""
     if not os.path.isfile(os.path.join(study, "job.json")):
-        _say("none", f"{study} is no study folder")
-        return 1
+        _say("nothing", f"{study} is no study folder")
+        return 0
     chosen, left_out, num_bytes = _chosen(study)
     if num_bytes > LIMIT_BYTES:
-        _say("none", f"{study} has {num_bytes} bytes without logs, more than {LIMIT_BYTES}")
+        _say("refused", f"{study} has {num_bytes} bytes without logs, more than {LIMIT_BYTES}")
         return 1
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:

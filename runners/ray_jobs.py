@@ -23,6 +23,7 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
 from runners.environment import DISTRIBUTION, own_version
+from runners.ray_token import token_sentence
 from tuner.errors import UserError
 
 STUDY_KEY, NAME_KEY = "paratune_study", "paratune_name"
@@ -242,7 +243,9 @@ def _connected(address: str) -> tuple[_Client, str]:
             client = _Client(address)
         return client, client.ray_version()
     except AuthenticationError as error:
-        raise UserError(_token_sentence(address, str(error))) from error
+        found = "Authentication required" not in str(error)  # 401; a wrong token gets 403
+        sentence = token_sentence(f"the cluster at {address}", found=found)
+        raise UserError(sentence) from error
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         raise UserError(
             f"--address must be http://HOST:PORT of a Ray dashboard (port 8265 unless chosen), got "
@@ -259,21 +262,6 @@ def _no_address_of_the_environment() -> Iterator[None]:
         yield
     finally:
         os.environ.update(kept)
-
-
-def _token_sentence(address: str, said: str) -> str:
-    where = "in RAY_AUTH_TOKEN, in the file that RAY_AUTH_TOKEN_PATH names, or in ~/.ray/auth_token"
-    if "Forbidden" in said or "invalid" in said:
-        return f"the cluster at {address} must be given its own token, got another; give it {where}"
-    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
-        mode = os.environ.get("RAY_AUTH_MODE", "not set")
-        return (
-            f"the cluster at {address} must be given Ray's token, but RAY_AUTH_MODE is {mode} here "
-            f"and so none was sent; set RAY_AUTH_MODE=token, with the token {where}"
-        )
-    return (
-        f"the cluster at {address} must be given Ray's token, but none was found; give it {where}"
-    )
 
 
 def _supported_ray() -> SpecifierSet:

@@ -21,6 +21,7 @@ from tuner.cluster import Device
 from tuner.launch import LaunchSpec
 from tuner.outcome import Outcome, Phase
 from tuner.runner import PhaseListener
+from tuner.study_folder import plain_name
 
 _LOOK_S = 0.25
 """How often nodes are asked how they get on; the end of one is seen at once."""
@@ -65,7 +66,7 @@ class RayTrial:
             raise
         for result in results:
             for name, content in result.files:
-                (folder / name).write_bytes(content)
+                (folder / plain_name(name)).write_bytes(content)
         return outcome_of_nodes([result.end for result in results])
 
     def lost(self, error: Exception, gone: Sequence[str]) -> Outcome:

@@ -30,6 +30,8 @@ class Gpu:
     """To the host's memory, one direction, as copies reach it: 32 GB/s of PCIe gen 4 x16."""
     compute_capability: tuple[int, int] = (0, 0)
     """CUDA's, (9, 0) for Hopper; (0, 0) where there is none."""
+    cores: float = 1.0
+    """Of a CPU rank: its share of its node's cores; below 1 ranks wait for one another."""
     source: str = ""
     """The datasheet that the numbers come from."""
 

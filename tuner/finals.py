@@ -85,7 +85,8 @@ def finalists(trials: Sequence[Trial], most: int) -> tuple[Trial, ...]:
     """The best trials that noise does not tell apart, the fastest first; none where it is clear.
 
     Up to four times as many as ``most``: where many are close, the best of them need not be among
-    the first few by one noisy trial.
+    the first few by one noisy trial. Trials that ran beside others disturbed one another by more
+    than their own intervals show: then the first ``most`` are in the finals whatever these say.
 
     Simulated trials have no noise, and nothing that could be run again.
     """
@@ -98,7 +99,12 @@ def finalists(trials: Sequence[Trial], most: int) -> tuple[Trial, ...]:
     if not ran:
         return ()
     limit_s = ran[0][2].step_time_ci_s[1]
-    close = [trial for _, trial, measured in ran if measured.step_time_ci_s[0] <= limit_s]
+    sure = most if any(trial.beside for trial in trials) else 0
+    close = [
+        trial
+        for place, (_, trial, measured) in enumerate(ran)
+        if place < sure or measured.step_time_ci_s[0] <= limit_s
+    ]
     return tuple(close[: _FIRST_ROUND * most]) if min(len(close), most) > 1 else ()
 
 

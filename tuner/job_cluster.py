@@ -173,7 +173,9 @@ def _gpu(section: ClusterSection, limit_bytes: int | None, named: str) -> Gpu:
     given = section.gpu
     if given.name.lower() == CPU_NAME:
         memory = given.memory or section.memory or limit_bytes
-        return _changed(cpu_rank(memory or _cpu_share_bytes(section.gpus_per_node)), given)
+        cores = len(os.sched_getaffinity(0)) / section.gpus_per_node
+        share_bytes = memory or _cpu_share_bytes(section.gpus_per_node)
+        return _changed(cpu_rank(share_bytes, cores=cores), given)
     spelled = gpus_spelled(given.name)
     if len(spelled) == 1:
         return _changed(spelled[0], given)

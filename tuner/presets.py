@@ -21,8 +21,8 @@ CPU_FLOPS_PER_S = 5e10
 """One core with AVX2, fp32: 3 GHz * 16 = 48 GFLOP/s. Only ranks predictions; never reported."""
 
 
-def cpu_rank(memory_bytes: int) -> Gpu:
-    """A CPU rank standing in for a GPU, with this much memory of its own."""
+def cpu_rank(memory_bytes: int, *, cores: float = 1.0) -> Gpu:
+    """A CPU rank standing in for a GPU, with this much memory and these cores of its own."""
     return Gpu(
         name=CPU_NAME,
         device=Device.CPU,
@@ -30,5 +30,6 @@ def cpu_rank(memory_bytes: int) -> Gpu:
         flops_per_s={"fp32": CPU_FLOPS_PER_S, "bf16": CPU_FLOPS_PER_S, "fp16": CPU_FLOPS_PER_S},
         memory_bytes_per_s=1e10,
         link_bytes_per_s=2e9,
+        cores=cores,
         source="an estimate of one core; it only ranks predictions",
     )

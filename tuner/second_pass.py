@@ -193,11 +193,14 @@ class _Walk:
 
     def steps(self) -> Generator[NextRun, Outcome, None]:
         """Each run that is wanted; its outcome is sent back."""
+        settings = applying(self._case)
+        if not any(other_options(self._case, self._start, one.name) for one in settings):
+            return
         outcome = yield NextRun(setting="", settings=self._start, incumbent_step_time_s=None)
         if not isinstance(outcome, Measured):
             return
         self.measured = outcome
-        for setting in applying(self._case):
+        for setting in settings:
             yield from self._tried(setting.name)
         if self.num_kept > 1:
             yield from self._all_together()

@@ -9,8 +9,13 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from tuner.errors import UserError
 
-_PACKAGES = {"postgresql": "psycopg[binary]", "mysql": "pymysql", "mariadb": "pymysql"}
-"""What to install for a dialect without a driver."""
+_PACKAGES = {
+    "psycopg": "psycopg[binary]",
+    "psycopg2": "psycopg2-binary",
+    "mysqldb": "mysqlclient",
+    "cx_oracle": "oracledb",
+}
+"""What to install for a driver that is called otherwise."""
 _SECRET_WORDS = ("password", "passwd", "secret", "token", "key", "pwd")
 _HIDDEN = "***"
 EXAMPLE = "postgresql://USER@HOST:5432/DATABASE"
@@ -44,20 +49,26 @@ def parsed_url(text: str) -> URL:
 
 def _known(kind: str) -> str:
     dialect, plus, driver = kind.partition("+")
-    if plus and dialect in _PACKAGES:
+    if plus and dialect in ("postgresql", "mysql", "mariadb", "sqlite"):
         return f"no driver is called {driver}: leave it out ({dialect}://)"
     return "postgresql, mysql and sqlite are what Optuna is tested with"
 
 
 def shown(url: URL) -> str:
-    """The URL without what is secret in it."""
-    hidden = {name: _HIDDEN for name in url.query if _is_secret(name)}
-    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+    """The URL without what is secret in it; nothing of an option that may be."""
+    secret = [name for name in url.query if _is_secret(name)]
+    return url.difference_update_query(secret).render_as_string(hide_password=True)
+
+
+def holds_secret(url: URL) -> bool:
+    """Whether something of the URL may not be said."""
+    return shown(url) != url.render_as_string(hide_password=False)
 
 
 def driver_package(url: URL) -> str:
-    """What brings a driver for this database."""
-    return _PACKAGES.get(url.get_backend_name(), f"a driver for {url.get_backend_name()}")
+    """The package that brings the URL's driver."""
+    driver = url.get_driver_name()
+    return _PACKAGES.get(driver, driver)
 
 
 def without_secrets(text: str, url: URL) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -27,6 +28,10 @@ _SECOND_PASS = TypeAdapter(SecondPass)
 _VERIFICATION = TypeAdapter(Verification)
 FORMAT = 1
 """Raised when a folder of an older paratune can no longer be gone on with."""
+_UNWRITABLE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+)
 
 
 class StudyFolder:
@@ -319,6 +324,26 @@ class StudyFolder:
         return value
 
 
+@contextmanager
+def said_where_unwritable(folder: StudyFolder) -> Iterator[None]:
+    """Within, a disk that is full or read-only ends the study with a sentence.
+
+    Raises:
+        RuntimeError: in place of the OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        kept = sum(1 for _ in folder.path.glob("trials/*/trial.json"))
+        raise RuntimeError(
+            f"the study folder {folder.path} must have room and be writable, but writing to it "
+            f"failed ({error.strerror}: {error.filename or 'its journal'}); the {kept} trials that "
+            "ended are kept: make room, and the same command goes on"
+        ) from error
+
+
 def _trial_of(path: Path) -> Trial:
     trial = _TRIAL.validate_json(path.read_bytes())
     if path.parent.name != f"{trial.number:04d}":
@@ -336,13 +361,22 @@ def launch_folder(trial_folder: Path) -> Path:
     return trial_folder / "launch"
 
 
+def plain_name(name: str) -> str:
+    """The name of a file that lies in the folder it is joined to.
+
+    Raises:
+        ValueError: it would lie elsewhere.
+    """
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise ValueError(f"a launch file must lie in its folder, got {name!r}")
+    return name
+
+
 def write_launch_files(spec: LaunchSpec, folder: Path) -> None:
     """Writes the files of a launch into a folder, making it."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in spec.files:
-        if Path(file.name).name != file.name:
-            raise ValueError(f"a launch file must lie in its folder, got {file.name!r}")
-        (folder / file.name).write_text(file.text)
+        (folder / plain_name(file.name)).write_text(file.text)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

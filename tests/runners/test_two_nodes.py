@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,12 +27,14 @@ def nodes_of_one_rank(num_nodes: int) -> dict[str, object]:
 
 
 @contextmanager
-def tuning(cluster: TwoNodes, job: Path) -> Iterator[subprocess.Popen[str]]:
+def tuning(
+    cluster: TwoNodes, job: Path, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tuner", "tune", str(job), "--ray-address", cluster.address]
     study = ["--study", str(job.parent / "study"), "--no-verify", "--json"]
     process = subprocess.Popen(
         [*command, *study],
-        env={**os.environ, **cluster.client_env},
+        env={**os.environ, **(cluster.client_env if env is None else env)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -44,9 +46,9 @@ def tuning(cluster: TwoNodes, job: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def tune(cluster: TwoNodes, job: Path) -> tuple[int, str]:
+def tune(cluster: TwoNodes, job: Path, env: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Exit code and what was said."""
-    with tuning(cluster, job) as process:
+    with tuning(cluster, job, env) as process:
         _, said = process.communicate()  # pytest-timeout bounds it
         return process.returncode, said
 
@@ -91,6 +93,26 @@ def test_gpus_that_nobody_has_are_refused(two_nodes: TwoNodes, tmp_path: Path) -
     code, said = tune(two_nodes, job)
     assert code == 2
     assert "needs 2 nodes with 8 GPUs each, but the Ray has 2 nodes with 0 GPUs" in said
+
+
+def test_a_missing_token_is_named(two_nodes: TwoNodes, tmp_path: Path) -> None:
+    without = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    code, said = tune(two_nodes, job_file(tmp_path), env=without)
+    assert code == 2
+    assert "must be given Ray's token, but RAY_AUTH_MODE is disabled here" in said
+    assert not (tmp_path / "study").exists()
+
+
+def test_another_ray_than_that_of_the_cluster_is_named(two_nodes: TwoNodes, tmp_path: Path) -> None:
+    """As far as a process with another version of Ray gets: Ray itself compares them."""
+    (tmp_path / "sitecustomize.py").write_text("import ray; ray.__version__ = '2.59.0'")
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    code, said = tune(
+        two_nodes, job_file(tmp_path), env={**two_nodes.client_env, "PYTHONPATH": path}
+    )
+    assert code == 2
+    assert "must have the Ray and the Python of the cluster" in said
+    assert "Ray: 2.59.0" in said
 
 
 def test_the_cluster_of_the_tests_listens_on_loopback_alone(two_nodes: TwoNodes) -> None:

@@ -205,6 +205,13 @@ def test_leaders_and_finalists_are_measured_with_full_steps() -> None:
     assert not finals_measurement(short).short_steps
 
 
+def test_of_trials_side_by_side_the_first_are_finalists_whatever_their_intervals_say() -> None:
+    apart = [trial(0, measured(1.0)), trial(1, measured(1.5)), trial(2, measured(2.0))]
+    assert finalists(apart, 2) == ()
+    beside = [replace(each, beside=1) for each in apart]
+    assert [t.number for t in finalists(beside, 2)] == [0, 1]
+
+
 def test_extrapolated_trials_may_be_finalists() -> None:
     trials = [trial(0, extrapolated(1.0)), trial(1, measured(1.01))]
     assert [t.number for t in finalists(trials, 2)] == [0, 1]

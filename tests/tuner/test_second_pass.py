@@ -185,6 +185,14 @@ def test_a_winner_that_does_not_run_again_has_no_second_pass() -> None:
     assert found.decisions == ()
 
 
+def test_a_plan_without_settings_to_turn_runs_nothing() -> None:
+    plan = ParallelPlan(backend=Backend.DEEPSPEED, precision=Precision.FP32)
+    case = SettingCase(plan=plan, workload=tiny_workload(), cluster=cpu_cluster(4))
+    found, wanted = settled_pass(SecondPass(trial=0, plan=plan, start=()), case)
+    assert wanted is None
+    assert found.is_over
+
+
 def test_runs_that_are_over_leave_the_decision_open_and_more_go_on_from_there() -> None:
     whole = ran(faster_with({"fsdp_reshard_last_layer": 0.9}))
     for most in range(1, len(whole.runs)):

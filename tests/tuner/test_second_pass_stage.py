@@ -11,8 +11,10 @@ import pytest
 from reports.write import write_reports
 from runners.backends.launch import launch_for
 from tests.tuner.test_tune_command import job, tune
+from tuner.cli import verify_command
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.found_cluster import found_cluster
+from tuner.cli.kept_study import KeptStudy
 from tuner.cli.main import main
 from tuner.cli.second_pass_stage import SecondPassStage
 from tuner.job import read_job
@@ -193,6 +195,32 @@ def test_it_goes_on_where_it_stopped_and_begins_anew_with_another_winner(
     assert folder_summary(study).second_pass is None, "it is of another plan"
     again, _ = passed(study, job)
     assert len(again.asked) == len(whole.runs)
+
+
+def test_the_winner_is_verified_with_what_was_kept_and_the_verdict_is_of_that(
+    study: StudyFolder, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed(study, job)
+    runner = SettingRunner(job, "nothing")
+    runner.settings = ()
+
+    def run(plan: ParallelPlan, folder: Path, on_phase: PhaseListener) -> Outcome:
+        outcome = SettingRunner.run(runner, plan, folder, on_phase)
+        assert isinstance(outcome, Measured)
+        facts = {"is_deterministic": True, "first_losses": {}, "later_losses": {}}
+        (folder / "rank-0.json").write_text(json.dumps({"result": {"effective": facts}}))
+        return replace(outcome, losses=(3.0, 2.0, 1.0))
+
+    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(verify_command, "runner_named", lambda *_, **__: runner)
+    found = verify_command.verified_winner(KeptStudy.read(study))
+    assert found is not None
+    assert found.settings == (("ddp_static_graph", True),)
+    assert runner.asked[0] == (), "the one rank that it is held against has no settings"
+    assert runner.asked[1:] == [(("ddp_static_graph", True),)]
+    assert folder_summary(study).verification == found
+    study.second_pass_file.unlink()
+    assert folder_summary(study).verification is None, "it is of other settings"
 
 
 def test_no_runs_are_made_unless_they_are_asked_for(study: StudyFolder, job: Path) -> None:

@@ -28,6 +28,7 @@ def test_every_option_of_a_study_goes_along() -> None:
         (["job.yaml", "--attach", "x"], "JOB.yaml, or --attach ID"),
         (["job.yaml", "--runner", "local"], "needs --runner ray"),
         (["job.yaml", "--storage", "postgresql://me:secret@db/x"], "must not hold a password"),
+        (["job.yaml", "--remote-study", "here"], "must begin with / or ~"),
         (["job.yaml"], "the job file job.yaml must be a file that can be read"),
     ],
 )

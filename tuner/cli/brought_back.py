@@ -48,13 +48,19 @@ def _origin(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def bring_back(log: str, folder: StudyFolder, origin: Mapping[str, str]) -> tuple[str, ...]:
-    """Unpacks the archive in a log in place of the folder; the files that were left out of it.
+def bring_back(log: str, folder: StudyFolder, origin: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Unpacks the archive in a log in place of the folder.
+
+    Returns:
+        The files that were left out of it; None where there is no study to come back yet.
 
     Raises:
-        RuntimeError: there is none, or it was damaged on its way.
+        RuntimeError: the study is too large, or the archive was damaged on its way.
     """
-    content, left_out = _archive(log)
+    found = _archive(log)
+    if found is None:
+        return None
+    content, left_out = found
     folder.path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.path.parent, prefix=".paratune-") as above:
         new = Path(above) / "new"
@@ -66,12 +72,14 @@ def bring_back(log: str, folder: StudyFolder, origin: Mapping[str, str]) -> tupl
     return left_out
 
 
-def _archive(log: str) -> tuple[bytes, tuple[str, ...]]:
+def _archive(log: str) -> tuple[bytes, tuple[str, ...]] | None:
     """The bytes, and the names of the files that were left out."""
     said = [line.split(" ", 2)[1:] for line in log.splitlines() if line.startswith(ARCHIVE_MARK)]
     by_kind = {kind: text for kind, text in said if kind != "data"}
-    if "none" in by_kind:
-        raise RuntimeError(by_kind["none"])
+    if "nothing" in by_kind:
+        return None
+    if "refused" in by_kind:
+        raise RuntimeError(by_kind["refused"])
     if "end" not in by_kind:
         last = log.strip().splitlines()[-1:] or ["nothing"]
         raise RuntimeError(f"the job that sends it said: {last[0][:300]}")

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from reports.json_summary import study_document
 from reports.write import write_reports
@@ -17,17 +16,21 @@ from tuner.cli.brought_back import bring_back, check_place
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.job_package import JobPackage, pack_baseline, pack_job, pack_warm_starts
 from tuner.cli.report_extras import report_extras
-from tuner.cli.tune_command import add_study_options
+from tuner.cli.tune_command import STORAGE_VARIABLE, add_study_options
 from tuner.errors import UserError
 from tuner.job import read_job
 from tuner.job_cluster import cpu_cluster_of_this_machine
+from tuner.storage_url import holds_secret, parsed_url
 from tuner.study_folder import StudyFolder
 
 if TYPE_CHECKING:
     from runners.ray_jobs import JobState, RayJobs
 
 EXAMPLE = "paratune submit job.yaml --address http://head:8265 --trials 20"
-PASSED = ("trials", "time", "sampler", "runner", "storage", "seed", "no_verify")
+PASSED = (
+    *("trials", "time", "sampler", "second_pass", "seed", "parallel", "storage"),
+    *("runner", "no_warm_pool", "no_verify"),
+)
 """Options of tune that go along as they are; files are packed, and these words are the rest."""
 _RAY_LINES = ("Running entrypoint for job", " job_manager.py:")
 """What Ray itself writes into a job's log: the command, and how the runtime environment goes."""
@@ -97,11 +100,16 @@ def _connected(address: str) -> RayJobs:
 def _check_options(options: argparse.Namespace) -> None:
     if options.runner == "local":
         raise UserError("submit needs --runner ray (or simulated), got local: it runs on a Ray")
-    if options.storage is not None and urlsplit(options.storage).password is not None:
+    if options.remote_study is not None and options.remote_study[0:1] not in ("/", "~"):
         raise UserError(
-            "--storage must not hold a password to be sent to a cluster, where jobs and their "
-            "options are seen by everyone; leave it out of the URL, and give it to the database's "
-            "driver on the head (for PostgreSQL PGPASSWORD, or ~/.pgpass)"
+            "--remote-study must begin with / or ~, for a job's own folder is gone after it, got "
+            f"{options.remote_study!r}"
+        )
+    if options.storage is not None and holds_secret(parsed_url(options.storage)):
+        raise UserError(
+            "--storage must not hold a password to be sent to a cluster, where the options of a "
+            f"job are seen by everyone; set {STORAGE_VARIABLE} in the environment that Ray is "
+            "started with on the head, or leave the password to PGPASSWORD or ~/.pgpass there"
         )
 
 
@@ -142,6 +150,7 @@ def _followed(
         _say(options, f"Follow it with: {_attach_command(options, job)}")
         print(json.dumps(origin) if options.json else job)
         return 0
+    code = 0
     try:
         state = jobs.follow(job, lambda line: _show(options, line))
         code = _exit_code(state)
@@ -156,7 +165,7 @@ def _followed(
             f"{_attach_command(options, job)}",
             file=sys.stderr,
         )
-        return 1
+        return code or 1
     return code
 
 
@@ -182,6 +191,8 @@ def _bring_back(
     jobs: RayJobs, place: StudyFolder, origin: Mapping[str, str], options: argparse.Namespace
 ) -> None:
     left_out = bring_back(jobs.study_archive(origin["remote_study"]), place, origin)
+    if left_out is None:
+        return  # it ended before there was a trial, and has said why
     summary = folder_summary(place)
     write_reports(place, summary, report_extras(place, summary))  # with the paths of this machine
     if left_out:

@@ -58,7 +58,7 @@ from tuner.runner import Slots
 from tuner.samplers.registry import SAMPLERS
 from tuner.stack import COMPONENTS, installed_stack
 from tuner.study import Budget, Study, StudyEnd
-from tuner.study_folder import StudyFolder
+from tuner.study_folder import StudyFolder, said_where_unwritable
 from tuner.undisturbed import UndisturbedRunner
 from tuner.units import parsed_seconds
 
@@ -199,9 +199,9 @@ def tuned(job: Planned, options: argparse.Namespace) -> int:
     if options.ray_address is not None and job.job.resolved["cluster"] != "auto":
         nodes = ray_nodes(options.ray_address)
         check_room(job.job.cluster, nodes, named=f"{options.job}: cluster")
-    folder = StudyFolder(options.study or Path("studies") / options.job.stem)
+    folder = StudyFolder(options.study or Path("studies") / options.job.stem.strip("."))
     folder.create()
-    with folder.locked():
+    with folder.locked(), said_where_unwritable(folder):
         baseline = settled_baseline(folder, baseline, job)
         job = with_baseline(job, baseline)
         _keep_job(folder, job, options, baseline)

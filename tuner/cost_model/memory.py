@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tuner.cluster import Device
 from tuner.cost_model.activations import in_flight_layers, layer_bytes, logit_bytes
 from tuner.cost_model.case import Case
 from tuner.cost_model.coefficients import DEFAULT, MemoryCoefficients
+from tuner.cost_model.cpu_memory import cpu_stage_memory
 from tuner.cost_model.layer_time import host_lead
 from tuner.cost_model.layout import FloatArray, Layout
 from tuner.cost_model.stages import StageParams, stage_params
@@ -25,6 +27,8 @@ def stage_memory(
     case: Case, stage: FloatArray, coefficients: MemoryCoefficients
 ) -> Mapping[str, FloatArray]:
     """Bytes of one stage of every plan, shape (n,) a term; stages are counted from 0."""
+    if case.cluster.gpu.device is Device.CPU:
+        return {**cpu_stage_memory(case, stage, coefficients), LATE_TERM: np.zeros(len(case.lay))}
     shape, software, lay = case.shape, case.software, case.lay
     last = stage == lay.pp - 1
     layers = case.table.of(lay.pp, stage) + software.extra_last_layers * last

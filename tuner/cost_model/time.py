@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tuner.cluster import Device
 from tuner.cost_model.case import Case
 from tuner.cost_model.coefficients import TimeCoefficients
+from tuner.cost_model.cpu_time import cpu_step_terms
 from tuner.cost_model.layer_time import layer_time
 from tuner.cost_model.layer_work import head_s, peak_flops_per_s
 from tuner.cost_model.layout import FloatArray
@@ -28,6 +30,8 @@ BACKWARD_SHARE = 2 / 3
 
 def step_terms(case: Case, c: TimeCoefficients) -> Mapping[str, FloatArray]:
     """Seconds a step of every plan by term, shape (n,); their sum is the step time."""
+    if case.cluster.gpu.device is Device.CPU:
+        return cpu_step_terms(case, c)
     lay = case.lay
     m = lay.num_microbatches
     bandwidth = case.cluster.gpu.memory_bytes_per_s * c.memory

@@ -1,0 +1,100 @@
+"""Signals to a real driver: the first ends it in order, the second at once, nothing stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+DRIVER = """
+import subprocess, sys, threading
+from tuner.cli.interrupts import ends_in_order
+sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+child = subprocess.Popen(sleep, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+with ends_in_order():
+    try:
+        print(child.pid, flush=True)
+        threading.Event().wait(600)
+    except KeyboardInterrupt:
+        print("in order", flush=True)
+        if sys.argv[1] == "slow":
+            threading.Event().wait(600)
+        child.kill()
+        sys.exit(130)
+"""
+
+
+def heed_signals() -> None:
+    """A shell's background job ignores SIGINT, and so would all that it starts."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def driver(way: str) -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, way],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_signals,
+        cwd=Path(__file__).parents[2],
+    ) as process:
+        assert process.stdout is not None
+        child = psutil.Process(int(process.stdout.readline()))
+        try:
+            yield process, child
+        finally:
+            process.kill()
+            if child.is_running():
+                child.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_first_signal_ends_in_order_with_130(number: signal.Signals) -> None:
+    with driver("quick") as (process, _):
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "in order" in out
+        assert "once more ends at once" in err
+
+
+def test_a_second_signal_ends_at_once_with_all_that_was_started() -> None:
+    with driver("slow") as (process, child):
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in order\n"
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "ended at once" in err
+        gone, _ = psutil.wait_procs([child], timeout=10)
+        assert gone
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    from tuner.cli.interrupts import ends_in_order
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ends_in_order():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_handlers_are_as_they_were_afterwards() -> None:
+    from tuner.cli.interrupts import ends_in_order
+
+    before = signal.getsignal(signal.SIGTERM)
+    with ends_in_order():
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
