@@ -161,6 +161,9 @@ def judged(pairs: list[tuple[Run, Run]]) -> int:
     ours_s, theirs_s = (
         statistics.median(run.overhead_s for run in runs) for runs in zip(*pairs, strict=True)
     )
+    later_s = [ours.overhead_s for ours, _ in pairs[len(Backend) :]]
+    if later_s:
+        print(f"of all but the first of each framework: {statistics.median(later_s):.2f} s")
     peaks = [ours.peak_bytes / theirs.peak_bytes - 1 for ours, theirs in pairs]
     ratio = ours_s / theirs_s
     print(f"peak memory against by hand: {min(peaks):+.1%} to {max(peaks):+.1%}")

@@ -35,7 +35,7 @@ def second_pass_line(summary: Summary) -> str | None:
 def _why_none(found: SecondPass) -> str:
     if not found.is_over:
         return ""
-    if found.runs:
+    if found.runs and not isinstance(found.runs[0].outcome, Measured):
         return f": run again, the plan did not train ({outcome_words(found.runs[0].outcome)})"
     return ": this plan has none to turn here"
 

@@ -71,6 +71,8 @@ def test_nothing_kept_none_tried_and_not_finished_are_said() -> None:
     assert unfinished.endswith("; not finished after 1 runs")
     none = second_pass_line(summary(replace(BEGUN, is_over=True)))
     assert none == "none was tried: this plan has none to turn here"
+    trained = (PassRun(setting="", settings=(), outcome=measured(1.0)),)
+    assert second_pass_line(summary(replace(BEGUN, runs=trained, is_over=True))) == none
     failed = (PassRun(setting="", settings=(), outcome=FULL),)
     gone = second_pass_line(summary(replace(BEGUN, runs=failed, is_over=True)))
     assert gone is not None

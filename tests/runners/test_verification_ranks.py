@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.runners.bench_ranks import trained
+from tests.tiny_job import tiny_workload
 from tuner.launch import Measurement, ReferenceSplit
 from tuner.plan import ParallelPlan
 from tuner.verification import (
@@ -21,6 +23,7 @@ from tuner.verification import (
     Verification,
     verification,
 )
+from tuner.workload import FactoryModel
 
 pytestmark = pytest.mark.ranks
 
@@ -75,7 +78,11 @@ def test_a_right_layout_is_not_accused(tmp_path: Path, knobs: dict[str, Any]) ->
     ("mistake", "named", "knobs"),
     [
         ("unsynchronised", UNSYNCHRONISED, {"micro_batch": 2}),
+        ("unsynchronised", UNSYNCHRONISED, {"backend": "deepspeed", "micro_batch": 2}),
+        ("unsynchronised", UNSYNCHRONISED, {"backend": "megatron", "micro_batch": 2}),
         ("doubled", DOUBLED, {}),
+        ("doubled", DOUBLED, {"backend": "deepspeed"}),
+        ("doubled", DOUBLED, {"backend": "megatron", "micro_batch": 2}),
         ("doubled", DOUBLED, {"pp": 2, "micro_batch": 2}),
         ("shifted", SHIFTED, {"pp": 2, "micro_batch": 2}),
     ],
@@ -84,7 +91,7 @@ def test_a_right_layout_is_not_accused(tmp_path: Path, knobs: dict[str, Any]) ->
 def test_a_planted_mistake_is_caught_and_named(
     tmp_path: Path, mistake: str, named: str, knobs: dict[str, Any]
 ) -> None:
-    found = verified(tmp_path, mistake, backend="pytorch", **knobs)
+    found = verified(tmp_path, mistake, **{"backend": "pytorch", **knobs})
     assert found.verdict is Verdict.WRONG, found
     assert named in found.sentence
 
@@ -98,3 +105,17 @@ def test_a_study_that_goes_on_from_another_framework_is_not_mixed_up() -> None:
 def test_sixteen_bits_hide_a_mistake_and_say_so(tmp_path: Path) -> None:
     found = verified(tmp_path, "unsynchronised", backend="pytorch", micro_batch=2, precision="bf16")
     assert UNSYNCHRONISED in found.blind_to
+
+
+def test_a_random_forward_pass_is_noticed(tmp_path: Path) -> None:
+    random = FactoryModel(factory="tests.runners.own_model:make_random", vocab=64)
+    plan = ParallelPlan.from_dict({"backend": "pytorch", "precision": "fp32"})
+    split = ReferenceSplit(data_parallel=1, micro_batch=1)
+    (result,) = trained(
+        plan,
+        tmp_path,
+        num_ranks=1,
+        workload=replace(tiny_workload(), model=random),
+        measurement=replace(STEPS, reference=split),
+    )
+    assert result["effective"]["is_deterministic"] is False

@@ -66,7 +66,7 @@ def test_a_terminal_shows_every_running_trial_with_its_phase_its_time_and_its_re
         seen.stop()
     assert "trial 1/10  pytorch zero0 mb1" in text
     assert "trial 2/10  megatron zero0 mb1 tp2" in text
-    assert "first step  7.00 s" in text
+    assert "first step  7 s" in text
     assert WHY in text
     assert "nothing measured yet" in text
 
@@ -79,15 +79,15 @@ def test_the_best_so_far_has_its_interval_and_every_kind_of_end_is_counted() -> 
         seen.trial_started(one.number, one.plan, "")
         seen.trial_ended(one, tried[: number + 1])
     text = living(seen)
-    assert "2.00 s a step (1.98 s to 2.02 s), trial 1: pytorch" in text
+    assert "2.00 s a step (1.98 s to 2.02 s): pytorch" in text
     assert "2 of at most 10 trials: 1 measured, 1 out of memory; 1,234 refused by rules" in text
 
 
 @pytest.mark.parametrize(
     ("budget", "left"),
     [
-        (Budget(trials=10), "about 4m 30s left"),
-        (Budget(trials=10, time_s=90.0), "about 60.00 s left"),
+        (Budget(trials=10), "about 4m 30s"),
+        (Budget(trials=10, time_s=90.0), "about 60 s"),
     ],
 )
 def test_the_time_left_is_that_of_the_trials_or_of_the_budget(budget: Budget, left: str) -> None:
@@ -107,7 +107,7 @@ def test_trials_of_an_earlier_run_do_not_count_in_the_time_left() -> None:
     clock.now = 30.0
     seen.trial_ended(tried[4], tried)
     assert "5 of at most 10 trials" in living(seen)
-    assert "about 2m 30s left" in living(seen)
+    assert "about 2m 30s" in living(seen)
 
 
 def test_ended_trials_stay_as_lines_and_the_living_ones_go() -> None:

@@ -23,6 +23,8 @@ from tuner.units import size_text, time_text
 
 _PER_SECOND = 4
 """How often the seconds on a terminal are counted on."""
+_LONG_S = 99.5
+"""From here on minutes are told, as everywhere; below, seconds that count on need no digits."""
 
 
 def outcome_text(outcome: Outcome) -> str:
@@ -132,7 +134,9 @@ class LiveView(StudyListener):
         for line in self._root_lines(trial):
             self._console.print(f"        | {line}", soft_wrap=True, markup=False)
         if not self._console.is_terminal:
-            self._console.print(f"        best: {self._best()}; {self._counts()}", soft_wrap=True)
+            left = f"; {left} left" if (left := self._left()) else ""
+            news = f"best: {self._best()}; {self._counts()}{left}"
+            self._console.print(f"        {news}", soft_wrap=True, markup=False)
         elif not self._running:
             self.stop()
 
@@ -185,7 +189,7 @@ class LiveView(StudyListener):
         lines.add_column(style="bold", no_wrap=True)
         lines.add_column()
         for one in self._running.values():
-            taken = time_text(self._clock() - one.started_s)
+            taken = _whole_seconds(self._clock() - one.started_s)
             phase = str(one.phase).replace("_", " ")
             lines.add_row("running", Text.assemble(f"{one.head}  ", (phase, "bold"), f"  {taken}"))
             if one.reason:
@@ -194,6 +198,8 @@ class LiveView(StudyListener):
             lines.add_row("running", Text(self._final))
         lines.add_row("best", Text(self._best()))
         lines.add_row("so far", Text(self._counts()))
+        if left := self._left():
+            lines.add_row("left", Text(left))
         return lines
 
     def _best(self) -> str:
@@ -203,8 +209,8 @@ class LiveView(StudyListener):
         outcome, trial = min(measured, key=lambda pair: pair[0].step_time_s)
         low, high = outcome.step_time_ci_s
         return (
-            f"{time_text(outcome.step_time_s)} a step ({time_text(low)} to {time_text(high)}), "
-            f"trial {trial.number + 1}: {trial.plan.label()}"
+            f"{time_text(outcome.step_time_s)} a step ({time_text(low)} to {time_text(high)}): "
+            f"{trial.plan.label()}"
         )
 
     def _counts(self) -> str:
@@ -212,7 +218,7 @@ class LiveView(StudyListener):
         counts = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in kinds.most_common())
         of = f"{len(self._trials)} of at most {self._budget.trials} trials"
         refused = f"; {self._num_refused:,} refused by rules" if self._num_refused else ""
-        return f"{of}{': ' if counts else ''}{counts}{refused}{self._left()}"
+        return f"{of}{': ' if counts else ''}{counts}{refused}"
 
     def _left(self) -> str:
         """From the trials of this run; before the first has ended, only what the budget says."""
@@ -223,4 +229,8 @@ class LiveView(StudyListener):
         if self._budget.time_s is not None:
             bounds.append(self._budget.time_s - elapsed_s)
         left_s = min(bounds, default=0.0)
-        return f"; at most about {time_text(left_s)} left" if left_s > 0 else ""
+        return f"at most about {_whole_seconds(left_s)}" if left_s >= 1 else ""
+
+
+def _whole_seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < _LONG_S else time_text(seconds)

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from reports.wording import headroom_words, interval_words, outcome_words
+from reports.wording import headroom_words, interval_words, nearly_full_words, outcome_words
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.kept_study import KeptStudy, runner_named, with_settings
 from tuner.errors import UserError
@@ -121,5 +121,5 @@ def _text(plan: ParallelPlan, outcome: Outcome, kept: KeptStudy) -> str:
         f"{size_text(outcome.memory_growth_bytes)} after the second step",
     ]
     if outcome.is_nearly_full:
-        lines.append("nearly out of memory: the allocator had to free its cache to go on")
+        lines.append(f"nearly out of memory: {nearly_full_words(outcome)}")
     return "\n".join(lines)
