@@ -32,7 +32,7 @@ from typing import Any
 import psutil
 import yaml
 
-from tuner.cli.kept_study import runner_named
+from runners.simulated_runner import SimulatedRunner
 from tuner.cli.plan_prior import job_sampler
 from tuner.cli.setting import Planned, planned
 from tuner.launch import LaunchSpec
@@ -347,9 +347,7 @@ def _thousand_with(sampler: str, job: Planned, path: Path, options: argparse.Nam
     folder = StudyFolder(path)
     folder.create()
     work = job.job
-    runner = _ClockedRunner(
-        runner_named("simulated", work.workload, work.cluster, work.measurement, {}, address=None)
-    )
+    runner = _ClockedRunner(SimulatedRunner(work.workload, work.cluster, work.measurement))
     chosen = job_sampler(job, sampler, seed=0)
     if isinstance(chosen, PlanSampler):
         chosen.__class__ = _Tireless

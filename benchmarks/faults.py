@@ -292,7 +292,8 @@ def job_file(folder: Path) -> Path:
 
 def two_nodes(scratch: Path) -> AbstractContextManager[TwoNodes]:
     """A Ray whose nodes make their temporary folders here, where nobody else's ranks are."""
-    return two_node_ray(num_cpus=4, env={"TMPDIR": str(scratch)})
+    patient = {"RAY_raylet_start_wait_time_s": "85"}  # Ray's 30 s are too few on a busy machine
+    return two_node_ray(num_cpus=4, env={"TMPDIR": str(scratch), **patient})
 
 
 def struck_study(todo: list[Fault], quiet: bool, seed: int) -> tuple[Table, str]:

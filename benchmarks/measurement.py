@@ -202,7 +202,33 @@ def load(num_rounds: int) -> dict[str, Any]:
     return {
         "loaded_trials_marked": f"{sum(bool(r['marks']) for r in loaded_rows)}/{len(loaded_rows)}",
         "other_trials_marked": f"{sum(bool(r['marks']) for r in others)}/{len(others)}",
+        **_rankings(rows, num_rounds),
         "trials": rows,
+    }
+
+
+def _rankings(rows: list[dict[str, Any]], num_rounds: int) -> dict[str, Any]:
+    """Whether load changes who is first, second and third, and whether that is said."""
+    by_round = [[row for row in rows if row["round"] == number] for number in range(num_rounds)]
+    orders = [
+        [row["plan"] for row in sorted(of_round, key=lambda row: float(row["step_time_s"]))]
+        for of_round in by_round
+    ]
+    alone_s = {
+        plan: float(
+            np.median([r["step_time_s"] for r in rows if r["plan"] == plan and not r["loaded"]])
+        )
+        for plan in dict.fromkeys(row["plan"] for row in rows)
+    }
+    right = sorted(alone_s, key=lambda plan: alone_s[plan])
+    unsaid = [
+        number
+        for number, (order, of_round) in enumerate(zip(orders, by_round, strict=True))
+        if order != right and not all(row["marks"] for row in of_round if row["loaded"])
+    ]
+    return {
+        "rounds_with_the_ranking_of_undisturbed_trials": f"{orders.count(right)}/{num_rounds}",
+        "rounds_with_another_ranking_and_no_mark": f"{len(unsaid)}/{num_rounds}",
     }
 
 

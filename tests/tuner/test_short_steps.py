@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tiny_job import LLAMA_CONFIG, cpu_cluster
+from tuner.job import read_job
 from tuner.outcome import StepsEnd
 from tuner.plan import Backend, ParallelPlan
 from tuner.short_steps import ShortSteps, short_steps_end, short_steps_for
@@ -121,3 +125,14 @@ def test_a_plan_that_is_slower_for_certain_ends_early() -> None:
 def test_counts_out_of_order_are_refused() -> None:
     with pytest.raises(ValueError, match="low < high < full"):
         ShortSteps(low=2, high=2, full=8)
+
+
+@pytest.mark.parametrize(("text", "short"), [("auto", True), ("off", False), ("'off'", False)])
+def test_a_job_may_switch_them_off(tmp_path: Path, text: str, short: bool) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_CONFIG))
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "workload: {model: config.json, seq_len: 16, global_batch: 32}\n"
+        f"measure: {{short_steps: {text}}}\n"
+    )
+    assert read_job(job, lambda: cpu_cluster(2)).measurement.short_steps is short
