@@ -243,7 +243,7 @@ def _connected(address: str) -> tuple[_Client, str]:
             client = _Client(address)
         return client, client.ray_version()
     except AuthenticationError as error:
-        found = "no authentication token was found" not in str(error)
+        found = "invalid" in str(error)  # of a token that was sent; else Ray found none
         sentence = token_sentence(f"the cluster at {address}", found=found)
         raise UserError(sentence) from error
     except (OSError, RuntimeError, ValueError, KeyError) as error:
