@@ -5,13 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from tuner.errors import UserError
 from tuner.hf_sizes import shape_of
 from tuner.model_shape import ModelShape
-from tuner.workload import HfModel
 
 _WELL_KNOWN = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "gpt2", "gemma2", "deepseek_v3")
 _TEXT_TWINS = {
@@ -35,50 +33,28 @@ _LAYERS = (
 )
 
 
-def hf_model(path: Path, *, named: str) -> HfModel:
-    """The model of a ``config.json``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRead:
+    """What transformers makes of a ``config.json``."""
 
-    Args:
-        path: the file.
-        named: the file and key of the job that asked for it, for messages.
-
-    Raises:
-        UserError: no such file, not JSON, or not a causal language model.
-    """
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise UserError(
-            f"{named} must name a Hugging Face config.json that can be read, got {path}: "
-            f"{reason}; paths are relative to the job file"
-        ) from error
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{named}: {path} must be JSON, but {error}") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{named}: {path} must hold a JSON object, got {type(values).__name__}")
-    return hf_model_of(values, name=path.parent.name or path.stem, named=f"{named}: {path}")
+    kept: dict[str, Any]
+    """The values of the language model: as given, or its part of a wrapper."""
+    shape: ModelShape
 
 
-def hf_model_of(values: Mapping[str, Any], *, name: str, named: str) -> HfModel:
-    """The model of the values of a ``config.json``.
+def config_read(values: Mapping[str, Any]) -> ConfigRead:
+    """The language model of the values of a ``config.json``.
 
     Of a wrapper (vision, audio) the text part is taken, and its configuration is kept.
 
     Raises:
-        UserError: it is not a causal language model, or its sizes contradict each other.
+        ValueError: the model is not a causal one, or its sizes contradict each other.
     """
     values = {key: _with_floats(value) for key, value in values.items()}
-    try:
-        config = causal_config(values)
-        shape = shape_of(config)
-    except ValueError as error:
-        raise UserError(f"{named}: {error}") from error
+    config = causal_config(values)
+    shape = shape_of(config)
     own = config.model_type == values["model_type"]
-    kept = values if own else _values_of(config)
-    return HfModel(name=name, config_text=json.dumps(kept, indent=2) + "\n", shape=shape)
+    return ConfigRead(kept=values if own else _values_of(config), shape=shape)
 
 
 def _values_of(config: Any) -> dict[str, Any]:

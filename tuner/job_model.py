@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import UserError
-from tuner.hf_config import hf_model, hf_model_of
+from tuner.hf_file import hf_model, hf_model_of
 from tuner.megatron_model import is_megatron_file, megatron_model
 from tuner.model_presets import preset_model, preset_named
 from tuner.workload import FactoryModel, HfModel, Model

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import UserError
-from tuner.hf_config import hf_model_of
+from tuner.hf_file import hf_model_of
 from tuner.workload import HfModel
 
 _SUFFIXES = (".sh", ".args", ".txt")

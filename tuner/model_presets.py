@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from tuner.errors import UserError
-from tuner.hf_config import hf_model_of
+from tuner.hf_file import hf_model_of
 from tuner.workload import HfModel
 
 PRESETS_FILE = "model_presets.json"

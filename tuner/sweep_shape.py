@@ -14,7 +14,8 @@ from typing import Any
 from tuner.cost_model.activations import LOSS_BYTES_FUSED
 from tuner.cost_model.software import Attention, Software
 from tuner.errors import UserError
-from tuner.hf_config import hf_model
+from tuner.hf_apart import read_here
+from tuner.hf_file import hf_model
 from tuner.model_shape import Experts, LatentAttention, ModelShape, ParamCounts
 
 GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "deepseek", "gemma", "phi")
@@ -52,6 +53,7 @@ def row_facts(cells: Mapping[str, str], folder: Path) -> RowFacts:
 @lru_cache(maxsize=64)
 def _shape_of_config(path: Path) -> ModelShape:
     """Of a file that many rows name; transformers takes its time over each."""
+    read_here()
     try:
         return hf_model(path, named="column config").shape
     except UserError as error:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from tests.tiny_job import LLAMA_CONFIG
-from tuner.hf_config import hf_model_of
+from tuner.hf_file import hf_model_of
 from tuner.workload import HfModel, Workload
 
 EXPERTS: dict[str, Any] = {

@@ -11,7 +11,8 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from tuner.errors import UserError
-from tuner.hf_config import hf_model, hf_model_of, model_shape
+from tuner.hf_config import model_shape
+from tuner.hf_file import hf_model, hf_model_of
 from tuner.model_shape import Experts, LatentAttention
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {

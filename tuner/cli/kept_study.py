@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tuner.cluster import Cluster
 from tuner.errors import UserError
-from tuner.hf_config import hf_model_of
+from tuner.hf_file import hf_model_of
 from tuner.launch import MODEL_FILE, TRAINING_FILE, Measurement, Settings
 from tuner.outcome import Phase
 from tuner.runner import ConfigurableRunner, Runner, Slots

@@ -13,7 +13,7 @@ from tuner.cluster import Cluster
 from tuner.cost_model.case import Subject
 from tuner.cost_model.prediction import breakdown, predictions
 from tuner.errors import UserError
-from tuner.hf_config import hf_model
+from tuner.hf_file import hf_model
 from tuner.job_cluster import ClusterSection, described_cluster
 from tuner.launch import MODEL_FILE
 from tuner.plan_arrays import PlanArrays

@@ -11,7 +11,7 @@ from search_spaces.enumeration import rejections
 from search_spaces.rule import Setting
 from tuner.cluster import Cluster
 from tuner.errors import UserError
-from tuner.hf_config import hf_model_of
+from tuner.hf_file import hf_model_of
 from tuner.plan import ParallelPlan
 from tuner.stack import installed_stack
 from tuner.workload import HfModel, Workload
