@@ -15,9 +15,10 @@ from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
 from tuner.job_cluster import EXAMPLE_TEXT, ClusterSection, described_cluster, section_of_text
 from tuner.job_fields import Degree, Degrees, Listed, Seconds, Size, Spelled, Strict
+from tuner.job_measure import MeasureSection, measurement_of
 from tuner.job_model import given_model, job_model
 from tuner.job_stack import StackSection, planned_stack
-from tuner.launch import AdaptiveSteps, Measurement
+from tuner.launch import Measurement
 from tuner.outcome import Phase
 from tuner.plan import Backend, Offload, PlanValue, Precision, Recompute
 from tuner.stack import Stack
@@ -115,30 +116,6 @@ class MemorySection(Strict):
     """Bytes instead of a share; enforced."""
 
 
-def _switch(value: Any) -> Any:
-    """YAML reads a bare ``off`` as False."""
-    return {True: "auto", False: "off"}[value] if isinstance(value, bool) else value
-
-
-class MeasureSection(Strict):
-    """``measure``: whole optimizer steps of a trial."""
-
-    warmup_steps: Degree = 1
-    """At least so many do not count; times must have settled, too."""
-    steps: Annotated[int, Field(ge=2, strict=True)] = 5
-    """At least so many count, unless a plan is clearly slower than the best so far."""
-    max_steps: Annotated[int, Field(ge=2, strict=True)] = 25
-    """At most so many; equal to ``steps``: exactly so many, whatever they say."""
-    precision: Annotated[float, Field(gt=0, lt=1)] = 0.02
-    """Half of the 95 % interval of the step time, as a part of it, that is narrow enough."""
-    short_steps: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = "auto"
-    """auto: plans of many micro-batches a step run few and their step time is extrapolated; who
-    leads by that runs full steps at the end."""
-    finals: Annotated[int, Field(ge=0, strict=True)] = 0
-    """So many of the best are measured again, side by side, where noise leaves it open; 0 = none.
-    Every round of them costs as many trials."""
-
-
 class LimitsSection(Strict):
     """``limits``: how long a trial may stay in each phase."""
 
@@ -225,41 +202,26 @@ def job_of(values: Mapping[str, Any], path: Path, found: Callable[[], Cluster]) 
         for name, options in file.search
         if options is not None
     }
+    workload = _workload(path, file.workload)
     return Job(
-        workload=_workload(path, file.workload),
+        workload=workload,
         cluster=cluster,
         stack=planned_stack(file.stack),
         asked=asked,
         trials=file.budget.trials,
         time_s=file.budget.time,
         memory_limit_bytes=limit_bytes,
-        measurement=_measurement(path, file, limit_bytes),
+        measurement=measurement_of(
+            file.measure,
+            workload,
+            memory_limit_bytes=limit_bytes,
+            steps_limit_s=file.limits.steps,
+            named=str(path),
+        ),
         finals=file.measure.finals,
         second_pass=file.budget.second_pass.trials,
         phase_limits_s={Phase(name): float(limit) for name, limit in file.limits},
         resolved=file.model_dump(mode="json"),
-    )
-
-
-def _measurement(path: Path, file: JobFile, limit_bytes: int) -> Measurement:
-    measure = file.measure
-    if measure.max_steps < measure.steps:
-        raise UserError(
-            f"{path}: measure.max_steps must be at least measure.steps ({measure.steps}), got "
-            f"{measure.max_steps}; raise it, or lower measure.steps"
-        )
-    adaptive = AdaptiveSteps(
-        max_steps=measure.max_steps,
-        relative_half_width=measure.precision,
-        # The steps phase is limited as a whole: half of it is left for the step that is running.
-        time_s=file.limits.steps / 2,
-    )
-    return Measurement(
-        warmup_steps=measure.warmup_steps,
-        steps=measure.steps,
-        memory_limit_bytes=limit_bytes,
-        adaptive=adaptive if measure.max_steps > measure.steps else None,
-        short_steps=measure.short_steps == "auto",
     )
 
 

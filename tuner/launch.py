@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tuner.plan import ParallelPlan
 
@@ -17,6 +18,8 @@ MEGATRON_FILE = "megatron.args"
 ENVIRONMENT_FILE = "env.json"
 """Beside the launch files: the variables that the ranks had on top of the machine's own."""
 
+Routing = Literal["learned", "worst"]
+"""Of tokens to experts: as the router says, or all to the same ones."""
 SettingValue = bool | int
 """Of a framework's setting: a switch or a whole number."""
 Settings = tuple[tuple[str, SettingValue], ...]
@@ -64,6 +67,8 @@ class Measurement:
     """None: exactly ``steps`` count."""
     short_steps: bool = False
     """Whether plans of many micro-batches are measured by shorter steps; see ``short_steps``."""
+    routing: Routing = "learned"
+    """``worst``: the first experts of each layer get all tokens."""
     reference: ReferenceSplit | None = None
     """Set where one rank trains plainly, for another plan to be held against."""
 

@@ -47,6 +47,7 @@ def shared_files(
         "steps": measurement.steps,
         "measurement": None if measurement.adaptive is None else asdict(measurement.adaptive),
         "short_steps": _short_steps(plan, workload, cluster, measurement),
+        "routing": measurement.routing,
         "reference": None if measurement.reference is None else asdict(measurement.reference),
         "memory_limit_bytes": measurement.memory_limit_bytes,
         "recompute": str(recompute),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from tuner.launch import MODEL_FILE, TRAINING_FILE, AdaptiveSteps, ReferenceSplit
+from tuner.launch import MODEL_FILE, TRAINING_FILE, AdaptiveSteps, ReferenceSplit, Routing
 from tuner.plan import Backend, Recompute
 from tuner.short_steps import ShortSteps
 
@@ -35,6 +35,8 @@ class TrainingFile(BaseModel):
     """When to stop after ``steps``; None = at once."""
     short_steps: ShortSteps | None = None
     """Steps have fewer micro-batches than the framework's own file says; None = as many."""
+    routing: Routing = "learned"
+    """``worst``: Megatron-Core's routers send all tokens to the first experts of each layer."""
     reference: ReferenceSplit | None = None
     """Set where this rank is the one that a plan is held against."""
     memory_limit_bytes: int | None = None

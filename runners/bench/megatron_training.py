@@ -25,6 +25,7 @@ from runners.bench.data import microbatch
 from runners.bench.launch_folder import LaunchFolder, TrainingFile
 from runners.bench.megatron_arguments import MegatronArguments
 from runners.bench.megatron_model import model_chunks, params_dtype, uses_transformer_engine
+from runners.bench.megatron_routing import send_all_tokens_to_the_first_experts
 from tuner.launch import MEGATRON_FILE
 from tuner.plan import Backend, Offload, Precision, Recompute
 
@@ -59,6 +60,8 @@ class MegatronTraining:
         self._arguments = arguments
         self._device = device
         self._chunks = model_chunks(arguments, seed=training.seed)
+        if training.routing == "worst":
+            send_all_tokens_to_the_first_experts(self._chunks)
         self._optimizer = _optimizer(arguments, self._chunks)
         self._config = get_model_config(self._chunks[0])
         self._config.grad_scale_func = self._optimizer.scale_loss

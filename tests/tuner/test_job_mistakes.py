@@ -66,6 +66,8 @@ MISTAKES: list[tuple[str, Change, list[str]]] = [
     ("negative degree", {"search": {"tp": [-2]}}, ["search.tp", "-2"]),
     ("unknown knob", {"search": {"tensor": [2]}}, ["search.tensor"]),
     ("zero stage 4", {"search": {"zero_stage": 4}}, ["search.zero_stage", "4"]),
+    ("no experts", {"measure": {"routing": "worst"}}, ["measure.routing", "learned", "remove it"]),
+    ("unknown routing", {"measure": {"routing": "even"}}, ["measure.routing", "worst", "'even'"]),
     ("one step", {"measure": {"steps": 1}}, ["measure.steps", "1"]),
 ]
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from tuner.cluster import Cluster
 from tuner.errors import UserError
 from tuner.hf_file import hf_model_of
-from tuner.launch import MODEL_FILE, TRAINING_FILE, Measurement, Settings
+from tuner.launch import MODEL_FILE, TRAINING_FILE, Measurement, Routing, Settings
 from tuner.outcome import Phase
 from tuner.runner import ConfigurableRunner, Runner, Slots
 from tuner.study_folder import StudyFolder
@@ -71,6 +71,11 @@ class KeptStudy:
     def choice(self) -> RunnerChoice:
         """The runner that carried its trials out."""
         return RunnerChoice(name=self.runner, ray_address=self.ray_address)
+
+    def routing(self, launch: Path) -> Routing:
+        """Where the tokens of a model with experts went, from the launch files."""
+        routing: Routing = self.folder.read_json(launch / TRAINING_FILE).get("routing", "learned")
+        return routing
 
     def workload(self, launch: Path) -> Workload:
         """What was trained, from the launch files.

@@ -100,9 +100,11 @@ def _of_study(job: Planned, path: Path) -> list[_Row]:
             "num_nodes": job.job.cluster.num_nodes,
             "gpus_per_node": job.job.cluster.gpus_per_node,
         },
+        "measure": {"routing": job.job.measurement.routing},
     }
+    unsaid = {"routing": "learned"}  # by studies from before there was a choice
     for name, value in here.items():
-        there = {k: v for k, v in kept.get(name, {}).items() if k != "seed"}
+        there = unsaid | {k: v for k, v in kept.get(name, {}).items() if k != "seed"}
         differing = [key for key in value if there.get(key) != value[key]]
         if differing:
             raise UserError(

@@ -70,6 +70,7 @@ def soaked(kept: KeptStudy, plan: ParallelPlan, launch: Path, time_s: float) -> 
         adaptive=AdaptiveSteps(
             max_steps=_MOST_STEPS, relative_half_width=_NEVER_PRECISE, time_s=time_s
         ),
+        routing=kept.routing(launch),
     )
     limits_s = {**kept.limits_s, Phase.STEPS: time_s + kept.limits_s[Phase.STEPS]}
     workload = kept.workload(launch)
