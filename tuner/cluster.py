@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tuner.units import MOST_GPUS
+
 
 class Device(StrEnum):
     """What a rank computes on."""
@@ -52,6 +54,8 @@ class Cluster:
         for name in ("num_nodes", "gpus_per_node", "nodes_per_nvlink_domain"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_gpus > MOST_GPUS:
+            raise ValueError(f"num_nodes * gpus_per_node must be at most {MOST_GPUS}")
 
     @property
     def num_gpus(self) -> int:

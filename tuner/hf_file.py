@@ -9,31 +9,40 @@ from typing import Any
 
 from tuner.errors import UserError
 from tuner.hf_apart import config_read_apart
+from tuner.user_files import (
+    CONFIG_BYTES,
+    UnreadableError,
+    check_depth,
+    said_where_unparsable,
+    text_of,
+)
 from tuner.workload import HfModel
 
 
-def hf_model(path: Path, *, named: str) -> HfModel:
+def hf_model(path: Path, *, named: str, relative_to: str = "job file") -> HfModel:
     """The model of a ``config.json``.
 
     Args:
         path: the file.
         named: the file and key of the job that asked for it, for messages.
+        relative_to: the file that names it, for messages.
 
     Raises:
         UserError: no such file, not JSON, or not a causal language model.
     """
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
+        text = text_of(path, CONFIG_BYTES)
+    except UnreadableError as error:
         raise UserError(
             f"{named} must name a Hugging Face config.json that can be read, got {path}: "
-            f"{reason}; paths are relative to the job file"
+            f"{error}; paths are relative to the {relative_to}"
         ) from error
     try:
-        values = json.loads(text)
-    except ValueError as error:
+        with said_where_unparsable(f"{named}: {path}"):
+            values = json.loads(text)
+    except json.JSONDecodeError as error:
         raise UserError(f"{named}: {path} must be JSON, but {error}") from error
+    check_depth(values, f"{named}: {path}")
     if not isinstance(values, dict):
         raise UserError(f"{named}: {path} must hold a JSON object, got {type(values).__name__}")
     return hf_model_of(values, name=path.parent.name or path.stem, named=f"{named}: {path}")

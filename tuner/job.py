@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,14 @@ from tuner.launch import Measurement
 from tuner.outcome import Phase
 from tuner.plan import Backend, Offload, PlanValue, Precision, Recompute
 from tuner.stack import Stack
-from tuner.units import size_text
+from tuner.units import MOST_COUNT, size_text
+from tuner.user_files import (
+    JOB_BYTES,
+    UnreadableError,
+    check_depth,
+    said_where_unparsable,
+    text_of,
+)
 from tuner.workload import Model, Workload
 
 
@@ -92,7 +100,7 @@ class SearchSection(Strict):
 class SecondPassSection(Strict):
     """``budget.second_pass``: framework settings of the winner, tried at the end."""
 
-    trials: Annotated[int, Field(ge=0, strict=True)] = 0
+    trials: Annotated[int, Field(ge=0, le=MOST_COUNT, strict=True)] = 0
     """Runs of the winner's plan with other settings, at most; 0 = none are tried."""
 
 
@@ -227,26 +235,34 @@ def job_of(values: Mapping[str, Any], path: Path, found: Callable[[], Cluster]) 
 
 def _yaml(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise UserError(f"the job file {path} must be a file that can be read: {reason}") from error
+        text = text_of(path, JOB_BYTES)
+    except UnreadableError as error:
+        raise UserError(f"the job file {path} must be a file that can be read: {error}") from error
     try:
-        value = yaml.load(text, Loader=_UniqueKeyLoader)
+        with said_where_unparsable(path):
+            value = yaml.load(text, Loader=_PlainLoader)
     except yaml.YAMLError as error:
         raise UserError(f"{path} must be YAML, but {' '.join(str(error).split())}") from error
+    check_depth(value, path)
     if not isinstance(value, dict):
         got = "nothing" if value is None else type(value).__name__
         raise UserError(f"{path} must hold keys such as workload and cluster, got {got}")
     return value
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML lets a later key silently replace an earlier one; a job must not."""
+class _PlainLoader(yaml.SafeLoader):
+    """YAML lets a later key silently replace an earlier one, and reads 2:08 as 128; we do not."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    "merge keys (<<) are not supported; write the keys out",
+                    key_node.start_mark,
+                )
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str) and key in seen:
                 raise yaml.constructor.ConstructorError(
@@ -255,6 +271,33 @@ class _UniqueKeyLoader(yaml.SafeLoader):
             if isinstance(key, str):
                 seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """A whole number; not of base 60, nor of base 8 by a leading zero alone."""
+        self._check_base(node)
+        return super().construct_yaml_int(node)
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        """A number; not of base 60."""
+        self._check_base(node)
+        return super().construct_yaml_float(node)
+
+    def _check_base(self, node: yaml.ScalarNode) -> None:
+        text = str(node.value)
+        base = "60" if ":" in text else "8" if re.fullmatch(r"[-+]?0[0-7_]+", text) else None
+        if base is not None:
+            raise yaml.constructor.ConstructorError(
+                None,
+                None,
+                f"YAML reads {text} in base {base}; write it in base 10 (a time as 90m)",
+                node.start_mark,
+            )
+
+
+for _kind in ("int", "float"):  # SafeLoader's table holds its own functions
+    _PlainLoader.add_constructor(
+        f"tag:yaml.org,2002:{_kind}", getattr(_PlainLoader, f"construct_yaml_{_kind}")
+    )
 
 
 def _validated(path: Path, values: Mapping[str, Any]) -> JobFile:

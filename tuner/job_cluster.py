@@ -15,16 +15,19 @@ from tuner.cluster import Cluster, Device, Gpu
 from tuner.errors import UserError
 from tuner.job_fields import Degree, Rate, Size, Spelled, Strict
 from tuner.presets import CPU_NAME, cpu_rank, gpu_names_by_nearness, gpus_spelled
-from tuner.units import size_text
+from tuner.units import MOST_GPUS, size_text
 
 DOCS = "docs/clusters.md"
 EXAMPLE_TEXT = "2x8 h100-sxm-80gb"
 
-_TEXT = re.compile(r"\s*(?:(\d+)\s*x\s*)?(\d+)\s*(?:x\s*|\s)\s*([a-z].*?)\s*", re.IGNORECASE)
+_TEXT = re.compile(
+    r"\s*(?:(\d{1,18})\s*x\s*)?(\d{1,18})\s*(?:x\s*|\s)\s*([a-z].*?)\s*", re.IGNORECASE
+)
 """Nodes x GPUs of each, and their name; without the first, one node."""
 
 _PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
 
+_Nodes = Annotated[int, Field(ge=1, le=MOST_GPUS, strict=True)]
 Tflops = Annotated[float, Field(gt=0)] | None
 
 
@@ -94,9 +97,9 @@ class ClusterSection(Strict):
 
     gpu: Annotated[GpuSection, BeforeValidator(_name_as_section), Spelled("a name or a section")]
     """Which GPU: a name, or a section with numbers of its own. All are equal."""
-    num_nodes: Degree = 1
+    num_nodes: _Nodes = 1
     """Nodes, all equal."""
-    gpus_per_node: Annotated[Degree, BeforeValidator(_one_count)]
+    gpus_per_node: Annotated[_Nodes, BeforeValidator(_one_count)]
     """GPUs of one node; every plan uses all of them."""
     memory: Size | None = None
     """Of one GPU; needed only to plan with less than the datasheet says."""
@@ -138,6 +141,11 @@ def described_cluster(section: ClusterSection, limit_bytes: int | None, *, named
         raise UserError(
             f"{named}.memory must be at most what a {gpu.name} has "
             f"({size_text(gpu.memory_bytes)}), got {size_text(section.memory)}"
+        )
+    if section.num_nodes * section.gpus_per_node > MOST_GPUS:
+        raise UserError(
+            f"{named}.num_nodes * gpus_per_node must be at most {MOST_GPUS} GPUs, got "
+            f"{section.num_nodes} * {section.gpus_per_node}"
         )
     if section.rails is not None and section.network is None:
         raise UserError(

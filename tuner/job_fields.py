@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from tuner.units import parsed_bytes, parsed_seconds
+from tuner.units import MOST_COUNT, parsed_bytes, parsed_seconds
 
 _RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMGT])(b|B|bit)(?:/s|ps)\s*")
 _PREFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -44,7 +44,9 @@ def _rate(value: Any) -> Any:
 def _listed(value: Any) -> Any:
     if value == "auto":
         return None
-    return value if isinstance(value, list) or value is None else [value]
+    if value is None:
+        raise ValueError("it must be a list, one value, or auto, got nothing")
+    return value if isinstance(value, list) else [value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,13 @@ class Spelled:
 
 Listed = BeforeValidator(_listed)
 """A list, one value, or auto (None)."""
-Size = Annotated[int, BeforeValidator(_size), Field(gt=0), Spelled("a size: `70GiB`, `480MiB`")]
+Size = Annotated[
+    int, BeforeValidator(_size), Field(gt=0, lt=2**63), Spelled("a size: `70GiB`, `480MiB`")
+]
 Seconds = Annotated[float, BeforeValidator(_time), Field(gt=0), Spelled("a time: `90s`, `2h`")]
 Rate = Annotated[float, BeforeValidator(_rate), Spelled("a rate: `400Gb/s`, `50GB/s`")]
 """Bytes per second; always a text with its unit, for bits and bytes are taken for each other."""
-Degree = Annotated[int, Field(ge=1, strict=True)]
+Degree = Annotated[int, Field(ge=1, le=MOST_COUNT, strict=True)]
 Degrees = Annotated[list[Degree] | None, Listed, Field(min_length=1)]
 
 

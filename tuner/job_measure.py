@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from tuner.errors import UserError
 from tuner.job_fields import Degree, Strict
 from tuner.launch import AdaptiveSteps, Measurement, Routing
+from tuner.units import MOST_COUNT
 from tuner.workload import Workload
 
 
@@ -22,16 +23,16 @@ class MeasureSection(Strict):
 
     warmup_steps: Degree = 1
     """At least so many do not count; times must have settled, too."""
-    steps: Annotated[int, Field(ge=2, strict=True)] = 5
+    steps: Annotated[int, Field(ge=2, le=MOST_COUNT, strict=True)] = 5
     """At least so many count, unless a plan is clearly slower than the best so far."""
-    max_steps: Annotated[int, Field(ge=2, strict=True)] = 25
+    max_steps: Annotated[int, Field(ge=2, le=MOST_COUNT, strict=True)] = 25
     """At most so many; equal to ``steps``: exactly so many, whatever they say."""
     precision: Annotated[float, Field(gt=0, lt=1)] = 0.02
     """Half of the 95 % interval of the step time, as a part of it, that is narrow enough."""
     short_steps: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = "auto"
     """auto: plans of many micro-batches a step run few and their step time is extrapolated; who
     leads by that runs full steps at the end."""
-    finals: Annotated[int, Field(ge=0, strict=True)] = 0
+    finals: Annotated[int, Field(ge=0, le=MOST_COUNT, strict=True)] = 0
     """So many of the best are measured again, side by side, where noise leaves it open; 0 = none.
     Every round of them costs as many trials."""
     routing: Routing = "learned"

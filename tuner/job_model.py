@@ -11,6 +11,8 @@ from tuner.errors import UserError
 from tuner.hf_file import hf_model, hf_model_of
 from tuner.megatron_model import is_megatron_file, megatron_model
 from tuner.model_presets import preset_model, preset_named
+from tuner.units import MOST_COUNT, MOST_LAYERS
+from tuner.user_files import UnreadableError, text_of
 from tuner.workload import FactoryModel, HfModel, Model
 
 _REQUIRED = ("hidden", "layers", "heads", "vocab")
@@ -117,6 +119,9 @@ def _check_whole(sizes: Mapping[str, Any], key: str, named: str) -> None:
     value = sizes.get(key, 1)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UserError(f"{named}.{key} must be a whole number of at least 1, got {value!r}")
+    most = MOST_LAYERS if key == "layers" else MOST_COUNT
+    if value > most:
+        raise UserError(f"{named}.{key} must be at most {most}, got {value}")
 
 
 def _check_experts(sizes: Mapping[str, Any], named: str) -> None:
@@ -174,11 +179,10 @@ def _named_model(model: str, file: Path | None, named: str) -> HfModel:
         return preset_model(model, named=named)
     if is_megatron_file(file):
         try:
-            text = file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
+            text = text_of(file)
+        except UnreadableError as error:
             raise UserError(
-                f"{named} must name a Megatron-LM script that can be read, got {file}: {reason}; "
+                f"{named} must name a Megatron-LM script that can be read, got {file}: {error}; "
                 "paths are relative to the job file"
             ) from error
         return megatron_model(text, name=file.stem, named=f"{named}: {file}")

@@ -14,11 +14,15 @@ from typing import Any
 
 from tuner.errors import UserError
 from tuner.hf_file import hf_model_of
+from tuner.shell_filling import Filling
+from tuner.units import MOST_COUNT, MOST_LAYERS
+from tuner.user_files import UnreadableError, text_of
 from tuner.workload import HfModel
 
 _SUFFIXES = (".sh", ".args", ".txt")
 _TOKENIZER_VOCABS = {"GPT2BPETokenizer": 50257}
 """Vocabularies that follow from the tokenizer's type alone."""
+_NAME = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 _NULLS = ("q_lora_rank", "sliding_window")
 """Fields that say "none" by null; any other null is a field that the family does not have."""
 
@@ -28,8 +32,8 @@ def is_megatron_file(path: Path) -> bool:
     if path.suffix in _SUFFIXES:
         return True
     try:
-        return path.suffix != ".json" and "--num-layers" in path.read_text()
-    except (OSError, UnicodeDecodeError):
+        return path.suffix != ".json" and "--num-layers" in text_of(path)
+    except UnreadableError:
         return False
 
 
@@ -52,19 +56,24 @@ def megatron_model(text: str, *, name: str, named: str) -> HfModel:
 
 
 def megatron_options(text: str) -> dict[str, str]:
-    """Every ``--option`` with its first value; a flag has an empty one, the last one given wins."""
+    """Every ``--option`` with its first value; a flag has an empty one, the last one given wins.
+
+    Raises:
+        ValueError: variables that hold one another grow without end.
+    """
     joined = re.sub(r"\\\s*\n", " ", text)
     code = [re.sub(r"(^|\s)#.*$", "", line) for line in joined.splitlines()]
     lines = [statement for line in code for statement in line.split(";")]
     variables: dict[str, str] = {}
+    filling = Filling()
     tokens: list[str] = []
     for line in lines:
         match = re.match(r"\s*(?:export\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s(;&|]*)\s*$", line)
         if match:
-            variables[match[1]] = _filled(match[2].strip("\"'"), variables)
+            variables[match[1]] = _filled(match[2].strip("\"'"), variables, filling)
             if "--" not in match[2]:
                 continue
-        tokens += _words(_filled(line, variables))
+        tokens += _words(_filled(line, variables, filling))
     # A quoted list of arguments over several lines is met line by line: quotes are only noise.
     options: dict[str, str] = {}
     for token, following in zip(tokens, [*tokens[1:], "--"], strict=True):
@@ -74,12 +83,12 @@ def megatron_options(text: str) -> dict[str, str]:
     return options
 
 
-def _filled(text: str, variables: Mapping[str, str]) -> str:
+def _filled(text: str, variables: Mapping[str, str], filling: Filling) -> str:
     def value_of(match: re.Match[str]) -> str:
         name, default = match[1] or match[3], match[2]
         return variables.get(name, default if default is not None else match[0])
 
-    return re.sub(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)", value_of, text)
+    return filling.filled(_NAME, value_of, text)
 
 
 def _words(line: str) -> list[str]:
@@ -106,8 +115,11 @@ class _Arguments:
             if default is None:
                 raise ValueError(f"{option} must be given, but it is missing; add it")
             return default
-        if not text.isdigit() or int(text) < 1:
+        if not text.isdecimal() or len(text) > 4000 or int(text) < 1:
             raise ValueError(f"{option} must be a whole number of at least 1, got {text!r}")
+        most = MOST_LAYERS if option == "--num-layers" else MOST_COUNT
+        if int(text) > most:
+            raise ValueError(f"{option} must be at most {most}, got {text}")
         return int(text)
 
     def number(self, option: str, default: float) -> float:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from tuner.units import MOST_COUNT, MOST_GPUS
+
 PlanValue = str | int | bool
 
 
@@ -79,6 +81,9 @@ class ParallelPlan:
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+            most = MOST_COUNT if name == "micro_batch" else MOST_GPUS
+            if value > most:
+                raise ValueError(f"{name} must be at most {most}, got {value:.6g}")
 
     def data_parallel(self, num_gpus: int) -> int:
         """Data-parallel degree on this many GPUs (floor where it does not divide)."""

@@ -20,6 +20,7 @@ from tuner.finals import Finals
 from tuner.launch import TRAINING_FILE, LaunchSpec, Settings, SettingValue
 from tuner.second_pass import SecondPass
 from tuner.trial import Trial
+from tuner.user_files import too_deep
 from tuner.verification import Verification
 
 _TRIAL = TypeAdapter(Trial)
@@ -314,6 +315,8 @@ class StudyFolder:
                 f"{self.path} must be a study folder, but it has no {path.relative_to(self.path)}; "
                 "give the folder that paratune tune named at its end (studies/NAME-OF-THE-JOB)"
             ) from error
+        except RecursionError:
+            raise too_deep(path) from None
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{path} must be JSON as paratune writes it, but it cannot be read "

@@ -17,11 +17,14 @@ from tuner.errors import UserError
 from tuner.hf_apart import read_here
 from tuner.hf_file import hf_model
 from tuner.model_shape import Experts, LatentAttention, ModelShape, ParamCounts
+from tuner.units import MOST_LAYERS
 
 GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "deepseek", "gemma", "phi")
 """Models whose feed-forward is gated where no column says; others: gated unless ffn is 4 hidden."""
 _MATERIALISED = ("no", "none", "0", "false", "unfused", "local", "eager", "math", "off")
 _GPT2_VOCAB = 50257
+_MOST_PARAMS = 2**53
+"""Of any cell: the next whole number is no double any more."""
 
 
 class RowProblem(ValueError):
@@ -55,7 +58,7 @@ def _shape_of_config(path: Path) -> ModelShape:
     """Of a file that many rows name; transformers takes its time over each."""
     read_here()
     try:
-        return hf_model(path, named="column config").shape
+        return hf_model(path, named="column config", relative_to="table").shape
     except UserError as error:
         raise RowProblem(str(error)) from error
 
@@ -77,6 +80,8 @@ def whole(cells: Mapping[str, str], name: str, default: int | None = None) -> in
         raise RowProblem(f"{name} is not a number") from None
     if not isfinite(value) or value != int(value) or value < 0:
         raise RowProblem(f"{name} is not a whole number")
+    if value > (MOST_LAYERS if name == "layers" else _MOST_PARAMS):
+        raise RowProblem(f"{name} is too large")
     return int(value)
 
 

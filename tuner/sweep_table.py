@@ -14,6 +14,7 @@ from tuner.plan import Backend, ParallelPlan, Precision, Recompute
 from tuner.plan_arrays import PlanArrays
 from tuner.presets import gpus_spelled
 from tuner.sweep_shape import RowProblem, megatron_arguments, pipeline_layout, row_facts, whole
+from tuner.user_files import TABLE_BYTES, UnreadableError, checked_file
 from tuner.workload import HfModel, Workload
 
 WORKLOAD_COLUMNS = ("model", "gpu", "gpus", "seq", "global_batch")
@@ -134,12 +135,15 @@ class _Row:
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
     try:
+        checked_file(path, TABLE_BYTES)
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, restval="")
             rows = [{n: c for n, c in row.items() if isinstance(n, str)} for row in reader]
             columns = set(reader.fieldnames or ())
     except OSError as error:
         raise UserError(f"{path} must be a table that can be read: {error.strerror}") from error
+    except UnreadableError as error:
+        raise UserError(f"{path} must be a table that can be read: {error}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} must be a CSV file in UTF-8, but {error}") from error
     missing = [name for name in REQUIRED_COLUMNS if name not in columns]

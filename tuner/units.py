@@ -8,6 +8,12 @@ KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 
+MOST_GPUS = 1_000_000
+"""Of a cluster, and of every degree: ten times the largest there are."""
+MOST_LAYERS = 100_000
+MOST_COUNT = 2**31 - 1
+"""Of anything that is counted: products of a few still fit the arrays' 64 bits."""
+
 _SIZES = {
     "b": 1,
     "kb": 10**3,
@@ -23,7 +29,7 @@ _TIMES = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def _number_and_unit(text: str) -> tuple[float, str]:
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     if match is None:
         return -1.0, ""
     return float(match.group(1)), match.group(2).lower()

@@ -43,7 +43,7 @@ def check_place(folder: StudyFolder, origin: Mapping[str, str]) -> None:
 def _origin(path: Path) -> dict[str, Any]:
     try:
         value = json.loads((path / _ORIGIN_FILE).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

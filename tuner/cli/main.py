@@ -49,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"paratune: {error}", file=sys.stderr)
         return WRONG_INPUT
+    except RecursionError:
+        print("paratune: a file that was given is nested too deeply", file=sys.stderr)
+        return WRONG_INPUT
     except RuntimeError as error:
         print(f"paratune: the study cannot go on: {error}", file=sys.stderr)
         return NOTHING_RAN

@@ -12,6 +12,7 @@ from tuner.framework_settings.pytorch_settings import EXPANDABLE_SEGMENTS
 from tuner.framework_settings.setting import SettingCase
 from tuner.framework_settings.table import applied, broken
 from tuner.importing.imported import Findings, IgnoredKey, ImportTarget
+from tuner.importing.text_files import read_text
 from tuner.launch import ENVIRONMENT_FILE, TRAINING_FILE, Settings
 from tuner.plan import ParallelPlan
 
@@ -47,12 +48,12 @@ def is_own_launch(file: Path) -> bool:
     """Whether a file stands in a folder of launch files that a study wrote."""
     try:
         return "paratune_version" in json.loads(file.with_name(TRAINING_FILE).read_text())
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 
 def says_expandable_segments(text: str, path: Path) -> bool:
     """Whether a script, or what a launch folder keeps of its variables, sets torch's allocator."""
     beside = path.with_name(ENVIRONMENT_FILE)
-    texts = [text, beside.read_text() if beside.is_file() else ""]
+    texts = [text, read_text(beside) if beside.is_file() else ""]
     return any(_ALLOCATOR.search(each) for each in texts)

@@ -20,6 +20,7 @@ from tuner.importing.settings import nearest_hint
 from tuner.importing.shell_script import computed_script, unknown_part
 from tuner.megatron_model import megatron_options
 from tuner.plan import ParallelPlan
+from tuner.units import MOST_COUNT
 
 _DEGREES = (
     ("tp", "--tensor-model-parallel-size"),
@@ -75,7 +76,11 @@ def megatron_plan(text: str, file: Path, target: ImportTarget) -> Imported:
     Raises:
         UserError: an option that decides the plan is missing, wrong, or cannot be computed.
     """
-    options = _Options(megatron_options(computed_script(text)), file=file, text=text)
+    try:
+        words = megatron_options(computed_script(text))
+    except ValueError as error:
+        raise UserError(f"{file}: {error}") from error
+    options = _Options(words, file=file, text=text)
     if options.has("--deepspeed"):
         raise options.error(
             "--deepspeed", "is of the Megatron-DeepSpeed fork, which no framework here runs"
@@ -121,14 +126,16 @@ class _Options:
             return default
         if (why := unknown_part(text)) is not None:
             raise self.error(option, f"must be a number that the script says, but {why}; write it")
-        if not text.isdecimal() or int(text) < 1:
+        if not text.isdecimal() or len(text) > 4000 or int(text) < 1:
             raise self.error(option, f"must be a whole number of at least 1, got {text!r}")
+        if int(text) > MOST_COUNT:
+            raise self.error(option, f"must be at most {MOST_COUNT}, got {text}")
         return int(text)
 
     def known_number(self, *spellings: str) -> int | None:
         """A number that only matters for a comparison: None where it cannot be known."""
         texts = [self.options[option] for option in spellings if option in self.options]
-        return int(texts[-1]) if texts and texts[-1].isdecimal() else None
+        return int(texts[-1]) if texts and re.fullmatch(r"\d{1,18}", texts[-1]) else None
 
     def check_cluster(self, target: ImportTarget) -> None:
         per_node = self.known_number("--nproc_per_node", "--nproc-per-node")

@@ -52,8 +52,9 @@ class Settings:
             UserError: it is something else.
         """
         value = self.take(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-            raise self.error(key, f"must be a whole number, got {value!r}")
+        known = isinstance(value, int | float) and not isinstance(value, bool)
+        if not known or not abs(value) < 2**63 or value != int(value):  # not < also for nan
+            raise self.error(key, f"must be a whole number below 2^63, got {value!r}")
         return int(value)
 
     def whole(self, key: str, default: int, *, least: int = 1) -> int:
@@ -65,10 +66,12 @@ class Settings:
         value = self.take(key)
         if value is None:
             return default
-        if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+        if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", value):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.error(key, f"must be a whole number of at least {least}, got {value!r}")
+        if value >= 2**53:
+            raise self.error(key, f"must be a whole number below 2^53, got {value}")
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:

@@ -10,6 +10,9 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from tuner.shell_filling import Filling
 
 _MARK = re.compile(r"@unknown\.(\d+)\.(\w*)@")
 _NAME = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
@@ -35,8 +38,12 @@ def computed_script(text: str) -> str:
     """The script with its arithmetic done and what cannot be known marked.
 
     Lines keep their numbers: a continued line stays continued.
+
+    Raises:
+        ValueError: variables that hold one another grow without end; with the line.
     """
     variables: dict[str, str] = {}
+    filling = Filling()
     depth = 0
     assigned: dict[str, list[tuple[int, str, bool]]] = {}
     lines = []
@@ -44,12 +51,26 @@ def computed_script(text: str) -> str:
         code = re.sub(r"(^|\s)#.*$", "", line)
         depth += _depth_change(code)
         for name, value in _assignments(code):
-            known = _with_defaults(_computed(value, variables, number), variables)
+            computed = _computed(value, variables, number)
+            with _line_named(number):
+                known = _with_defaults(computed, variables, filling)
             assigned.setdefault(name, []).append((number, known, depth > 0))
             variables[name] = known
         lines.append(_computed(_without_let(code, variables), variables, number))
     settled = _settled(assigned)
-    return "\n".join(_filled(line, settled) for line in lines)
+    filled = []
+    for number, line in enumerate(lines, 1):
+        with _line_named(number):
+            filled.append(_filled(line, settled, filling))
+    return "\n".join(filled)
+
+
+@contextmanager
+def _line_named(number: int) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"line {number}: {error}") from error
 
 
 def unknown_part(value: str) -> str | None:
@@ -103,21 +124,21 @@ def _settled(assigned: Mapping[str, list[tuple[int, str, bool]]]) -> dict[str, s
     return settled
 
 
-def _with_defaults(value: str, variables: Mapping[str, str]) -> str:
+def _with_defaults(value: str, variables: Mapping[str, str], filling: Filling) -> str:
     """``${NAME:-default}`` as the script's own variables have it, else the default."""
 
     def value_of(match: re.Match[str]) -> str:
         default = match[2] if match[2] is not None else match[0]
         return variables.get(match[1] or match[3], default)
 
-    return _NAME.sub(value_of, value)
+    return filling.filled(_NAME, value_of, value)
 
 
-def _filled(line: str, settled: Mapping[str, str]) -> str:
+def _filled(line: str, settled: Mapping[str, str], filling: Filling) -> str:
     match = _ASSIGNMENT.match(line)
     if match and match[1] in settled:
         return f"{match[1]}={settled[match[1]]}"
-    return _NAME.sub(lambda m: settled.get(m[1] or m[3], m[0]), line)
+    return filling.filled(_NAME, lambda m: settled.get(m[1] or m[3], m[0]), line)
 
 
 def _computed(code: str, variables: Mapping[str, str], number: int) -> str:
@@ -143,14 +164,14 @@ def arithmetic(expression: str, variables: Mapping[str, str]) -> str | None:
 
     def number_of(match: re.Match[str]) -> str:
         value = variables.get(match[1] or match[3], match[2] or "")
-        return value if value.isdecimal() else "?"
+        return value if value.isdecimal() and len(value) < 20 else "?"
 
     filled = _NAME.sub(number_of, expression)
-    filled = re.sub(r"[A-Za-z_]\w*", lambda m: variables.get(m[0], "?"), filled)
+    filled = re.sub(r"[A-Za-z_]\w*", lambda m: variables.get(m[0], "?")[:64], filled)
     try:
         tree = ast.parse(filled.replace("\\*", "*").replace("/", "//").strip(), mode="eval")
         return str(_value(tree.body))
-    except (SyntaxError, ValueError, ZeroDivisionError):
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
 
 
@@ -161,5 +182,8 @@ def _value(node: ast.expr) -> int:
         left, right = _value(node.left), _value(node.right)
         if isinstance(node.op, ast.Pow) and right > 64:
             raise ValueError("no degree is that large")
-        return _OPERATORS[type(node.op)](left, right)
+        value = _OPERATORS[type(node.op)](left, right)
+        if abs(value) >= 2**63:
+            raise ValueError("no shell counts that far")
+        return value
     raise ValueError("not a sum of whole numbers")

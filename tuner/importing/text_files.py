@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from tuner.errors import UserError
+from tuner.user_files import UnreadableError, check_depth, said_where_unparsable, text_of
 
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 _COMMENT = re.compile(r"//|/\*|#")
@@ -24,10 +25,9 @@ def read_text(path: Path) -> str:
         UserError: it cannot be read, or is not text.
     """
     try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise UserError(f"{path} must be a file that can be read: {reason}") from error
+        return text_of(path)
+    except UnreadableError as error:
+        raise UserError(f"{path} must be a file that can be read: {error}") from error
 
 
 def json_values(text: str, path: Path) -> dict[str, Any]:
@@ -44,7 +44,8 @@ def json_values(text: str, path: Path) -> dict[str, Any]:
         return dict(pairs)
 
     try:
-        values = json.loads(text, object_pairs_hook=unique)
+        with said_where_unparsable(path):
+            values = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         raise UserError(_json_sentence(text, path, error)) from error
     if duplicates:
@@ -80,11 +81,11 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = key_node.value
-            if key in seen:
+            if isinstance(key, str) and key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"{key} must stand once, got it twice", key_node.start_mark
                 )
-            seen.add(key)
+            seen.add(str(key))
         return super().construct_mapping(node, deep)
 
 
@@ -95,7 +96,8 @@ def yaml_values(text: str, path: Path) -> dict[str, Any]:
         UserError: it is no YAML, or has a key twice.
     """
     try:
-        values = yaml.load(text, Loader=_UniqueKeyLoader)
+        with said_where_unparsable(path):
+            values = yaml.load(text, Loader=_UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
         line = f": line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path}{line}: it must be YAML, but {error.problem}") from error
@@ -111,13 +113,16 @@ def toml_values(text: str, path: Path) -> dict[str, Any]:
         UserError: it is no TOML.
     """
     try:
-        return tomllib.loads(text)
+        with said_where_unparsable(path):
+            values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path} must be TOML, but {str(error).lower()}") from error
+    return _mapping(values, path)
 
 
 def _mapping(values: Any, path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         got = "nothing" if values is None else type(values).__name__
         raise UserError(f"{path} must hold keys with values, got {got}")
+    check_depth(values, path)
     return values

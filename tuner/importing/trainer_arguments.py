@@ -37,7 +37,7 @@ def read_arguments(path: Path) -> dict[str, Any]:
         values = _script_values(text)
     for name in _SIZES:
         value = values.get(name, 1)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**53:
             raise UserError(f"{path}: {name} must be a whole number of at least 1, got {value!r}")
     if not set(values) & (set(_DEFAULTS) | {"deepspeed", "output_dir", "learning_rate"}):
         raise UserError(
@@ -52,7 +52,7 @@ def _script_values(text: str) -> dict[str, Any]:
     for name, value in re.findall(r"--(\w+)(?:[ =]+(?!-)([^\s\\]+))?", text):
         bare = value.strip("\"'")
         word = {"true": True, "": True, "false": False}.get(bare.lower(), bare)
-        values[name] = int(bare) if bare.isdecimal() else word
+        values[name] = int(bare) if re.fullmatch(r"\d{1,18}", bare) else word
     return values
 
 
