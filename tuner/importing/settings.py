@@ -54,7 +54,7 @@ class Settings:
         value = self.take(key)
         known = isinstance(value, int | float) and not isinstance(value, bool)
         if not known or not abs(value) < 2**63 or value != int(value):  # not < also for nan
-            raise self.error(key, f"must be a whole number below 2^63, got {value!r}")
+            raise self.error(key, f"must be a whole number, got {value!r}")
         return int(value)
 
     def whole(self, key: str, default: int, *, least: int = 1) -> int:
