@@ -309,7 +309,12 @@ class StudyFolder:
         """
         try:
             value = json.loads(path.read_text())
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if self.path.exists() and not self.path.is_dir():
+                raise UserError(
+                    f"{self.path} must be a study folder, but it is a file; give the folder that "
+                    "paratune tune named at its end (studies/NAME-OF-THE-JOB)"
+                ) from error
             raise UserError(
                 f"{self.path} must be a study folder, but it has no {path.relative_to(self.path)}; "
                 "give the folder that paratune tune named at its end (studies/NAME-OF-THE-JOB)"

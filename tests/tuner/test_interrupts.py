@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -98,3 +98,31 @@ def test_handlers_are_as_they_were_afterwards() -> None:
     with ends_in_order():
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Ended(Exception):
+    """In place of the end of this process."""
+
+
+@pytest.mark.parametrize(
+    ("number", "after_s", "ends"),
+    [(signal.SIGTERM, 0.9, False), (signal.SIGTERM, 1.1, True), (signal.SIGINT, 0.1, True)],
+)
+def test_the_same_signal_twice_in_no_time_is_one(
+    number: signal.Signals, after_s: float, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tuner.cli import interrupts
+
+    def end() -> None:
+        raise Ended
+
+    monkeypatch.setattr(interrupts, "end_at_once", end)
+    now_s = [10.0]
+    with interrupts.ends_in_order(lambda: now_s[0]):
+        heard = signal.getsignal(number)
+        assert callable(heard)
+        with pytest.raises(KeyboardInterrupt):
+            heard(signal.SIGTERM, None)
+        now_s[0] += after_s
+        with pytest.raises(Ended) if ends else nullcontext():
+            heard(number, None)

@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from tuner.cli.option_types import positive, seed
 from tuner.cli.replay_rows import chosen_groups
 from tuner.cost_model.coefficients import DEFAULT
 from tuner.cost_model.fit import usable_bytes
@@ -40,21 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sampler", choices=SAMPLERS, default="plan", help="default: plan")
     parser.add_argument(
         "--trials",
-        type=_positive,
+        type=positive,
         default=_TRIALS,
         metavar="N",
         help="rows of each workload; default 30",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="of the sampler; default 0"
+        "--seed", type=seed, default=0, metavar="S", help="of the sampler; default 0"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document a workload")
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
-    return int(text)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

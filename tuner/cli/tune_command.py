@@ -45,7 +45,8 @@ from tuner.cli.kept_study import (
     with_settings,
 )
 from tuner.cli.live import LiveView
-from tuner.cli.plan_prior import job_sampler
+from tuner.cli.option_types import positive, seed
+from tuner.cli.plan_prior import check_warm_starts, job_sampler
 from tuner.cli.report_extras import report_extras
 from tuner.cli.root_traceback import root_traceback
 from tuner.cli.second_pass_stage import SecondPassStage
@@ -57,6 +58,7 @@ from tuner.outcome import Measured
 from tuner.runner import Slots
 from tuner.samplers.registry import SAMPLERS
 from tuner.stack import COMPONENTS, installed_stack
+from tuner.storage_url import parsed_url
 from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder, said_where_unwritable
 from tuner.undisturbed import UndisturbedRunner
@@ -106,7 +108,7 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_search(group: Any) -> None:
     group.add_argument(
-        "--trials", type=_positive, metavar="N", help="in all, over all runs; default: the job's"
+        "--trials", type=positive, metavar="N", help="in all, over all runs; default: the job's"
     )
     group.add_argument(
         "--time", type=_seconds, metavar="T", help="of this run: 90s, 30m, 2h; default: the job's"
@@ -114,17 +116,17 @@ def _add_search(group: Any) -> None:
     group.add_argument("--sampler", choices=SAMPLERS, default="plan", help="default: plan")
     group.add_argument(
         "--second-pass",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="at the end, up to N runs of the winner with other framework settings; default: the "
         "job's, which is none",
     )
     group.add_argument(
-        "--seed", type=_seed, default=0, metavar="S", help="of the sampler; default 0"
+        "--seed", type=seed, default=0, metavar="S", help="of the sampler; default 0"
     )
     group.add_argument(
         "--parallel",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="N",
         help="trials at a time, where the cluster is a multiple of the job's; default 1",
@@ -154,18 +156,6 @@ def _add_baseline(group: Any) -> None:
         metavar="FILE",
         help='Hugging Face TrainingArguments that fill in "auto" and the micro-batch',
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
-    return int(text)
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
-    return int(text)
 
 
 def _seconds(text: str) -> float:
@@ -199,13 +189,15 @@ def tuned(job: Planned, options: argparse.Namespace) -> int:
     if options.ray_address is not None and job.job.resolved["cluster"] != "auto":
         nodes = ray_nodes(options.ray_address)
         check_room(job.job.cluster, nodes, named=f"{options.job}: cluster")
+    storage_url = _storage_url(options)
+    check_warm_starts(job, options.warm_start or ())
     folder = StudyFolder(options.study or Path("studies") / options.job.stem.strip("."))
     folder.create()
     with folder.locked(), said_where_unwritable(folder):
         baseline = settled_baseline(folder, baseline, job)
         job = with_baseline(job, baseline)
         _keep_job(folder, job, options, baseline)
-        end = _studied(job, folder, options, baseline)
+        end = _studied(job, folder, options, baseline, storage_url)
         return _finished(job, folder, end, options)
 
 
@@ -220,6 +212,16 @@ def _check_stack(path: Path, job: Job) -> None:
             f"run trials, got {job.stack.versions.get(name, 'none')}; install it, remove it from "
             "stack, or plan only with: paratune plans"
         )
+
+
+def _storage_url(options: argparse.Namespace) -> str | None:
+    """The storage that was asked for, refused here where it is none: before there is a folder."""
+    url: str | None = options.storage
+    if url is None:
+        url = os.environ.get(STORAGE_VARIABLE) or None  # set to nothing, it is not set
+    if url is not None:
+        parsed_url(url)
+    return url
 
 
 def _dry_run(job: Planned, baseline: Document | None) -> int:
@@ -297,7 +299,11 @@ def _cluster_identity(job: Job) -> dict[str, Any]:
 
 
 def _studied(
-    job: Planned, folder: StudyFolder, options: argparse.Namespace, baseline: Document | None
+    job: Planned,
+    folder: StudyFolder,
+    options: argparse.Namespace,
+    baseline: Document | None,
+    storage_url: str | None,
 ) -> StudyEnd:
     budget = Budget(
         trials=options.trials or job.job.trials,
@@ -331,7 +337,7 @@ def _studied(
         runner=runner,
         folder=folder,
         sampler=sampler,
-        storage_url=options.storage or os.environ.get(STORAGE_VARIABLE),
+        storage_url=storage_url,
         parallel=options.parallel,
         current=None if baseline is None else baseline_plan(baseline),
     )
