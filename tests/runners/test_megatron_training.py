@@ -10,7 +10,6 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from runners.bench.data import microbatch
-from tests.runners import bench_ranks
 from tests.runners.bench_ranks import trained
 from tests.runners.context_parallel_rank import run_context_parallel_rank
 from tests.runners.megatron_hf_weights import fill_from_megatron
@@ -187,30 +186,33 @@ def test_uneven_stages_train_alike(
     ],
 )
 def test_a_sequence_split_over_ranks_trains_alike(
-    family: str,
-    num_ranks: int,
-    knobs: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    family: str, num_ranks: int, knobs: dict[str, Any], tmp_path: Path
 ) -> None:
     """All but the attention, which is Transformer Engine's, needs a GPU and has a stand-in here."""
     workload, plan = family_workload(family), _plan(**knobs)
     alone = trained(_plan(micro_batch=8), tmp_path / "alone", num_ranks=1, workload=workload)
-    monkeypatch.setattr(bench_ranks, "run_forked_rank", run_context_parallel_rank)
-    split = trained(plan, tmp_path / "split", num_ranks=num_ranks, workload=workload)
+    split = trained(
+        plan,
+        tmp_path / "split",
+        num_ranks=num_ranks,
+        workload=workload,
+        rank_program=run_context_parallel_rank,
+    )
     assert _losses(split) == pytest.approx(_losses(alone), rel=3e-6)
     for report in split:
         assert {name: report["effective"][name] for name in plan.to_dict()} == plan.to_dict()
 
 
-def test_the_gradients_of_a_split_sequence_are_those_of_the_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench_ranks, "run_forked_rank", run_context_parallel_rank)
+def test_the_gradients_of_a_split_sequence_are_those_of_the_whole(tmp_path: Path) -> None:
     norms = [
         report["effective"]["gradient_norm"]
         for num_ranks, knobs in ((1, {"micro_batch": 8}), (2, {"cp": 2}), (4, {"cp": 2}))
-        for report in trained(_plan(**knobs), tmp_path / str(num_ranks), num_ranks=num_ranks)
+        for report in trained(
+            _plan(**knobs),
+            tmp_path / str(num_ranks),
+            num_ranks=num_ranks,
+            rank_program=run_context_parallel_rank,
+        )
     ]
     assert norms == pytest.approx([norms[0]] * 7, rel=1e-4)
 
