@@ -158,3 +158,31 @@ def test_a_plan_with_an_unknown_knob_is_refused_with_the_known_ones(desk: Desk) 
     assert code == 2
     assert "unknown knob 'tensor'" in err
     assert "micro_batch" in err
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("sequence_parallel=maybe", "sequence_parallel must be true or false, got 'maybe'"),
+        ("tp=x", "tp must be a whole number of at least 1, got 'x'"),
+        ("tp=", "tp must be a whole number of at least 1, got ''"),
+        ("tp=2.5", "tp must be a whole number of at least 1, got '2.5'"),
+        ("tp=true", "tp must be a whole number of at least 1, got True"),
+        ("pp=0", "pp must be a whole number of at least 1, got 0"),
+        ("zero_stage=x", "zero_stage must be 0, 1, 2 or 3, got 'x'"),
+        ("zero_stage=4", "zero_stage must be 0, 1, 2 or 3, got 4"),
+        ("backend=foo", "backend must be one of pytorch, deepspeed, megatron, got 'foo'"),
+        ("precision=fp99", "precision must be one of fp32, fp16, bf16, fp8, got 'fp99'"),
+        ("backend=megatron,tp=2,tp=4", "--plan must give each knob once, got tp twice"),
+        ("backend=pytorch,backend=pytorch", "each knob once, got backend twice"),
+    ],
+)
+@pytest.mark.parametrize("command", ["explain", "emit"])
+def test_a_plan_with_a_wrong_option_names_what_is_allowed(
+    desk: Desk, command: str, plan: str, said: str
+) -> None:
+    more = ("--format", "torchtitan") if command == "emit" else ()
+    code, out, err = desk.text(command, "--plan", plan, *more)
+    assert code == 2
+    assert not out
+    assert said in err

@@ -204,7 +204,7 @@ def test_ctrl_c_ends_in_order_and_the_same_command_goes_on(job: Path) -> None:
         preexec_fn=_heed_ctrl_c,
     )
     assert driver.stderr is not None
-    assert "trial 1/1" in driver.stderr.readline()
+    assert "trial 0 (1 of 1)" in driver.stderr.readline()
     process = psutil.Process(driver.pid)
     ranks: list[psutil.Process] = []
     while len(ranks) < 2 and driver.poll() is None:

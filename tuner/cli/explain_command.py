@@ -55,17 +55,20 @@ def parsed_plan(text: str) -> ParallelPlan:
     """The plan of a text such as ``backend=megatron,tp=4,pp=2``; other knobs at their defaults.
 
     Raises:
-        UserError: an unknown knob or option.
+        UserError: an unknown knob or option, or a knob twice.
     """
-    values: dict[str, Any] = {"backend": "pytorch"}
+    values: dict[str, Any] = {}
     for clause in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = clause.partition("=")
         if not equals:
             raise UserError(f"--plan must be knob=value pairs joined by commas, got {clause!r}")
-        values[name.strip()] = _value(value.strip())
+        name = name.strip()
+        if name in values:
+            raise UserError(f"--plan must give each knob once, got {name} twice: {text!r}")
+        values[name] = _value(value.strip())
     try:
-        return ParallelPlan.from_dict(values)
-    except (ValueError, TypeError) as error:
+        return ParallelPlan.from_dict({"backend": "pytorch"} | values)
+    except ValueError as error:
         raise UserError(f"--plan: {error}") from error
 
 
