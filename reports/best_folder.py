@@ -10,7 +10,14 @@ from pathlib import Path
 from reports.launch_commands import deepspeed_command, torchrun_command
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
-from reports.wording import headroom_words, interval_words, plan_words, run_words, throughput_words
+from reports.wording import (
+    BENCH_VALUES,
+    headroom_words,
+    interval_words,
+    plan_words,
+    run_words,
+    throughput_words,
+)
 from tuner.errors import UserError
 from tuner.launch import ENVIRONMENT_FILE, MEGATRON_FILE
 from tuner.outcome import Source
@@ -82,6 +89,8 @@ def best_readme(
             f"- on: {facts.num_nodes} x {facts.gpus_per_node} ranks of {facts.gpu}",
             "",
             f"{how} The files beside this one are byte for byte those that ran.",
+            "",
+            BENCH_VALUES,
             "",
             *_launch_section(best, facts, env),
         ]

@@ -166,8 +166,21 @@ class Summary:
 
     def best_of(self, backend: Backend) -> MeasuredTrial | None:
         """The fastest plan of one framework."""
-        own = [r for r in self.ranking if r.plan.backend is backend]
-        return own[0] if own[:1] == [self.best] else self._fastest(own)
+        return next(iter(self.fastest_first(backend)), None)
+
+    def fastest_first(self, backend: Backend | None = None) -> tuple[MeasuredTrial, ...]:
+        """The best, then by step time; those that failed when they ran again come last."""
+        own = (r for r in self.ranking if backend in (None, r.plan.backend))
+        return tuple(
+            sorted(
+                own,
+                key=lambda r: (
+                    r is not self.best,
+                    r.number in self.failed_again,
+                    r.measured.step_time_s,
+                ),
+            )
+        )
 
     def _fastest(self, ranked: Iterable[MeasuredTrial]) -> MeasuredTrial | None:
         """Measured or extrapolated; those that failed when they ran again come last."""

@@ -32,6 +32,12 @@ KIND_NAMES = {
     "failed": "failed",
     "rejected": "rejected",
 }
+BENCH_VALUES = (
+    "Set before you train, these are the bench's and not yours: gradient clipping (off), learning "
+    "rate (the job's workload.learning_rate, 1e-4 unless given), its schedule (constant), weight "
+    "decay (0.01). A --baseline's are not carried over."
+)
+"""What every launch file says that no plan depends on, and that training does."""
 _TORCH_CHECK = re.compile(r"^\[enforce fail at [^\]]*\] (err == 0\. )?")
 """Where in torch's source the CPU allocator gave up: it hides what it could not allocate."""
 _SHARDED = {

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.wording import BENCH_VALUES
 from reports.write import write_reports
 from tests.reports.a_study import measured, study_folder, summary_of, trial, trials
 from tuner.errors import UserError
@@ -35,6 +36,7 @@ def test_best_holds_the_launch_files_of_the_fastest_trial_byte_for_byte(tmp_path
         "-m runners.bench --launch .\n"
     ) in readme
     assert "pytorch zero2 mb4 bf16" in readme
+    assert BENCH_VALUES in readme
     assert "deepspeed" not in readme
 
 

@@ -80,6 +80,40 @@ def test_a_second_signal_ends_at_once_with_all_that_was_started() -> None:
         assert gone
 
 
+RAY_DRIVER = """
+import os, signal, sys
+from runners.ray_session import ray_session
+from tuner.cli.interrupts import ends_in_order
+from tuner.cluster import Cluster
+from tuner.presets import cpu_rank
+import ray
+with ends_in_order():
+    ray_session(None, Cluster(gpu=cpu_rank(2**30), gpus_per_node=1), 1)
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        ray.get(ray.put(1))
+    except KeyboardInterrupt:
+        # Ray's own handler has an alarm ring that aborts the process seconds later.
+        print("in order, alarm in", signal.getitimer(signal.ITIMER_REAL)[0], flush=True)
+        ray.shutdown()
+        sys.exit(130)
+"""
+
+
+@pytest.mark.ray
+def test_a_driver_of_ray_ends_in_order_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RAY_DRIVER],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=heed_signals,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 130, done.stderr
+    assert done.stdout == "in order, alarm in 0.0\n"
+
+
 def test_an_ignored_signal_stays_ignored() -> None:
     from tuner.cli.interrupts import ends_in_order
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -16,9 +17,11 @@ from tuner.cluster import Device
 from tuner.cost_model.case import Subject
 from tuner.cost_model.prediction import breakdown
 from tuner.job import Job
+from tuner.outcome import OutOfMemory
 from tuner.plan import KNOB_NAMES, ParallelPlan
 from tuner.plan_arrays import PlanArrays
 from tuner.stack import COMPONENTS
+from tuner.trial import Trial
 from tuner.units import size_text, time_text
 
 _MAX_CHANGES = 6
@@ -152,6 +155,17 @@ def nothing_legal(job: Planned, changes: Sequence[Change]) -> str:
         removals = sorted(space.waterfall, key=lambda removal: -removal.removed)[:_MAX_RULES]
         lines += [f"  {r.rule} removed {r.removed:,}: {r.example}" for r in removals]
     return "\n".join([*lines, *_advice(changes)])
+
+
+def nothing_measured(job: Planned, trials: Sequence[Trial]) -> str:
+    """What became of the trials of a study that measured none, and no more than that is known."""
+    kinds = Counter(trial.outcome.kind.replace("_", " ") for trial in trials)
+    ends = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    said = f"none of {len(trials)} trials was measured: {ends}" if trials else "no trial has ended"
+    out_of_memory = any(isinstance(trial.outcome, OutOfMemory) for trial in trials)
+    if (out_of_memory or not trials) and not job.num_fitting:
+        return f"{said}\n{nothing_fits(job, helpful_changes(job.job))}"
+    return said
 
 
 def nothing_fits(job: Planned, changes: Sequence[Change]) -> str:

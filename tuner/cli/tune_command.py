@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -12,33 +11,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from reports.json_summary import study_document
-from reports.summary import Summary
-from reports.terminal import answer_panel, trials_table
-from reports.write import write_reports
 from runners.backends.launch import launch_for
 from runners.environment import environment_facts
 from runners.ray_cluster import ray_nodes
-from tuner.cli.advice import helpful_changes, nothing_fits, nothing_legal
+from tuner.cli.advice import helpful_changes, nothing_legal
 from tuner.cli.baseline import (
     Document,
     baseline_plan,
     baseline_settings,
     given_baseline,
     settled_baseline,
+    what_is_left_out,
     with_baseline,
 )
-from tuner.cli.baseline_changes import explained
 from tuner.cli.baseline_confirmation import confirm_largest_change
 from tuner.cli.cluster_room import check_room
 from tuner.cli.finals_stage import FinalStage
-from tuner.cli.folder_summary import folder_summary
+from tuner.cli.finished_study import finished
 from tuner.cli.interrupts import ends_in_order
 from tuner.cli.kept_study import (
     RUNNERS,
-    KeptStudy,
     RunnerChoice,
     run_record,
     runner_named,
@@ -46,14 +38,11 @@ from tuner.cli.kept_study import (
 )
 from tuner.cli.live import LiveView
 from tuner.cli.plan_prior import job_sampler
-from tuner.cli.report_extras import report_extras
 from tuner.cli.root_traceback import root_traceback
 from tuner.cli.second_pass_stage import SecondPassStage
 from tuner.cli.setting import Planned, default_plans, planned
-from tuner.cli.verify_command import verified_winner
 from tuner.errors import UserError
 from tuner.job import Job
-from tuner.outcome import Measured
 from tuner.runner import Slots
 from tuner.samplers.registry import SAMPLERS
 from tuner.stack import COMPONENTS, installed_stack
@@ -205,8 +194,14 @@ def tuned(job: Planned, options: argparse.Namespace) -> int:
         baseline = settled_baseline(folder, baseline, job)
         job = with_baseline(job, baseline)
         _keep_job(folder, job, options, baseline)
-        end = _studied(job, folder, options, baseline)
-        return _finished(job, folder, end, options)
+        view = _view(job, folder, options)
+        for line in what_is_left_out(baseline) if baseline and options.baseline else ():
+            view.note(line)
+        try:
+            end = _studied(job, folder, options, baseline, view)
+        except KeyboardInterrupt:  # before its trials, or after all stages
+            end = StudyEnd(trials=folder.trials(), reason="it was interrupted", interrupted=True)
+        return finished(job, folder, end, options, view)
 
 
 def _check_stack(path: Path, job: Job) -> None:
@@ -296,22 +291,36 @@ def _cluster_identity(job: Job) -> dict[str, Any]:
     }
 
 
-def _studied(
-    job: Planned, folder: StudyFolder, options: argparse.Namespace, baseline: Document | None
-) -> StudyEnd:
-    budget = Budget(
+def _budget(job: Planned, options: argparse.Namespace) -> Budget:
+    return Budget(
         trials=options.trials or job.job.trials,
         time_s=options.time if options.time is not None else job.job.time_s,
     )
-    view = LiveView(
-        budget,
+
+
+def _view(job: Planned, folder: StudyFolder, options: argparse.Namespace) -> LiveView:
+    return LiveView(
+        _budget(job, options),
         quiet=options.quiet,
         num_refused=job.space.num_combinations - len(job.space.plans),
         root_lines=partial(root_traceback, folder),
     )
+
+
+def _studied(
+    job: Planned,
+    folder: StudyFolder,
+    options: argparse.Namespace,
+    baseline: Document | None,
+    view: LiveView,
+) -> StudyEnd:
+    budget = _budget(job, options)
     sampler = job_sampler(
         job, options.sampler, seed=options.seed, warm_start=options.warm_start or ()
     )
+    if options.runner == "ray":
+        at = options.ray_address
+        view.note("starting Ray" if at is None else f"joining the Ray at {at}")
     runner = UndisturbedRunner(
         runner_named(
             RunnerChoice(
@@ -378,43 +387,3 @@ def _after_trials(
     except KeyboardInterrupt:
         return replace(end, reason="it was interrupted after its trials", interrupted=True)
     return end
-
-
-def _finished(job: Planned, folder: StudyFolder, end: StudyEnd, options: argparse.Namespace) -> int:
-    if not (end.interrupted or options.no_verify or options.runner == "simulated"):
-        _verify(folder)
-    summary = explained(job.job, folder, folder_summary(folder))
-    write_reports(folder, summary, report_extras(folder, summary))
-    if options.json:
-        print(json.dumps(study_document(folder, summary)))
-    _say_end(job, folder, end, summary, options)
-    if end.interrupted:
-        return 130
-    return 0 if summary.best is not None else 1
-
-
-def _verify(folder: StudyFolder) -> None:
-    """The winner's verdict, once; a study that goes on with the same winner keeps it."""
-    best, known = folder_summary(folder).best, folder.verification()
-    if best is None:
-        return
-    if known is None or (known.plan, known.settings) != (best.plan, best.settings):
-        verified_winner(KeptStudy.read(folder))
-
-
-def _say_end(
-    job: Planned,
-    folder: StudyFolder,
-    end: StudyEnd,
-    summary: Summary,
-    options: argparse.Namespace,
-) -> None:
-    console = Console(stderr=options.json, quiet=options.quiet and options.json, highlight=False)
-    if any(isinstance(trial.outcome, Measured) for trial in end.trials):
-        console.print(trials_table(summary))
-        console.print(answer_panel(summary, folder))
-    else:
-        console.print(f"[bold]{nothing_fits(job, helpful_changes(job.job))}[/bold]")
-    console.print(f"The study ended because {end.reason}. Its report: {folder.report_file}")
-    if end.interrupted:
-        console.print("Nothing is lost: the same command goes on where it stopped.")
