@@ -66,9 +66,9 @@ def test_the_json_document_holds_the_contract(
 def test_running_again_resumes_and_more_trials_are_added(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tune(job, "--json")
+    tune(job, "--json", "--sampler", "random")
     first = json.loads(capsys.readouterr().out)["trials"]
-    tune(job, "--json", "--trials", "8")
+    tune(job, "--json", "--sampler", "random", "--trials", "8")
     second = json.loads(capsys.readouterr().out)["trials"]
     assert second[:6] == first
     assert len(second) == 8
