@@ -87,7 +87,15 @@ def test_simulated_numbers_say_so_beside_the_launch_files(tmp_path: Path) -> Non
     tried = (trial(0, ParallelPlan(backend=Backend.PYTORCH), simulated),)
     folder = study_folder(tmp_path, tried)
     write_reports(folder, summary_of(*tried))
-    assert "numbers are simulated" in (folder.best_folder / "README.md").read_text()
+    readme = (folder.best_folder / "README.md").read_text()
+    page = (folder.path / "report.html").read_text()
+    assert "numbers are simulated" in readme
+    assert "were written for this plan and have never run" in readme
+    assert "the steps that the job asks of a trial" in readme
+    assert "written for this plan and never run" in page
+    for text in (readme, page):
+        assert "byte for byte" not in text
+        assert "the trial did" not in text
 
 
 def test_a_megatron_plan_says_what_its_arguments_are_for(tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from search_spaces.enumeration import binding_removals
 from tuner.cli.setting import Planned, job_setting, planned_job
+from tuner.cluster import Device
 from tuner.cost_model.case import Subject
 from tuner.cost_model.prediction import breakdown
 from tuner.job import Job
 from tuner.outcome import OutOfMemory
 from tuner.plan import KNOB_NAMES, ParallelPlan
 from tuner.plan_arrays import PlanArrays
+from tuner.stack import COMPONENTS
 from tuner.trial import Trial
 from tuner.units import size_text, time_text
 
@@ -221,3 +223,27 @@ def one_knob_away(plan: ParallelPlan, job: Planned) -> tuple[ParallelPlan, ...]:
     near = np.flatnonzero((_distance(plan, plans) == 1) & predicted.fits)
     near = near[np.argsort(predicted.step_time_s[near])][:_MAX_NEAR]
     return tuple(plans[int(index)] for index in near)
+
+
+def stack_hint(job: Job, sentences: Sequence[str]) -> str | None:
+    """That rules spoke of components that are missing here, for a cluster that is elsewhere.
+
+    Args:
+        job: what is planned.
+        sentences: of the rules that removed plans, or that a plan breaks.
+    """
+    elsewhere = job.resolved["cluster"] != "auto" and job.cluster.gpu.device is Device.CUDA
+    if not elsewhere or any(job.resolved["stack"].values()):
+        return None
+    missing = [
+        name
+        for name in COMPONENTS
+        if name not in job.stack.versions and any(name in said for said in sentences)
+    ]
+    if not missing:
+        return None
+    versions = ", ".join(f'{name}: "VERSION"' for name in missing)
+    return (
+        f"planned for the packages installed here (no {', no '.join(missing)}); for the "
+        f"cluster's own, write stack: {{{versions}}} in the job file"
+    )
