@@ -402,4 +402,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
     return str(error).splitlines()[0]
