@@ -232,13 +232,13 @@ def _wait_for_moment(
 def _note_starts(
     seen: _Kills, folder: Path, log: str, kept_plans: Sequence[str], before: int
 ) -> None:
-    """From the lines `trial 3/30  LABEL`: nothing that was kept may be started again."""
-    started = [int(number) for number in re.findall(r"^trial (\d+)/\d+ ", log, re.MULTILINE)]
+    """From the lines `trial 2 (3 of 30)  LABEL`: nothing that was kept may be started again."""
+    started = [int(number) for number in re.findall(r"^trial (\d+) \(", log, re.MULTILINE)]
     now = {number for number, _, _ in _kept(folder, "local")}
-    seen.num_in_flight += sum(number - 1 not in now for number in started)
+    seen.num_in_flight += sum(number not in now for number in started)
     plans = [json.dumps(plan) for _, plan, _ in _kept(folder, "local")]
     twice = sum(count - 1 for count in Counter(plans).values())
-    again = sum(number - 1 < before for number in started)
+    again = sum(number < before for number in started)
     lost = sum(plan not in plans for plan in kept_plans)
     seen.num_again += twice + again + lost
 

@@ -32,7 +32,7 @@ def timed(arguments: Sequence[str], folder: Path, env: Mapping[str, str]) -> tup
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if first_s is None and line.startswith("trial 1/"):
+            if first_s is None and line.startswith("trial 0 "):
                 first_s = time.monotonic() - started
     if process.returncode or first_s is None:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")

@@ -6,7 +6,7 @@ and a measured one only where both plans were measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,11 @@ class ChangeBought:
     measured_factor: float | None
 
     @property
+    def factor(self) -> float:
+        """As measured, or else as predicted."""
+        return self.predicted_factor if self.measured_factor is None else self.measured_factor
+
+    @property
     def text(self) -> str:
         """``tp 1 -> 2, pp 4 -> 2``."""
         return ", ".join(f"{name} {was} -> {now}" for name, was, now in self.change.knobs)
@@ -113,7 +118,7 @@ class BaselineResult:
     speedup: float | None
     """How many times faster the best plan is; None where the user's was not measured."""
     is_tie: bool
-    """Whether the intervals of the user's plan and of the best overlap."""
+    """Whether noise leaves open that the user's plan is as fast as the best."""
     bought: tuple[ChangeBought, ...]
     """In the order of the changes; empty where the best is the user's, or nothing is predicted."""
 
@@ -129,6 +134,7 @@ def baseline_result(
     trials: tuple[Trial, ...],
     best: Trial | None,
     fastest: Measured | None,
+    tied: Collection[ParallelPlan],
 ) -> BaselineResult:
     """What came of the user's plan.
 
@@ -137,6 +143,7 @@ def baseline_result(
         trials: all of the study.
         best: the fastest that trained.
         fastest: its numbers, by the last that was measured of it.
+        tied: plans that may be as fast as the best.
     """
     measured = {t.plan: t.outcome for t in trials if isinstance(t.outcome, Measured)}
     tried = [trial for trial in trials if trial.plan == given.plan]
@@ -145,11 +152,7 @@ def baseline_result(
         given=given,
         trial=tried[-1] if tried else None,
         speedup=None if own is None or fastest is None else own.step_time_s / fastest.step_time_s,
-        is_tie=(
-            own is not None
-            and fastest is not None
-            and own.step_time_ci_s[0] <= fastest.step_time_ci_s[1]
-        ),
+        is_tie=given.plan in tied,
         bought=_bought(given, measured, best),
     )
 

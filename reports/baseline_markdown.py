@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.baseline import BaselineResult
-from reports.baseline_wording import baseline_line, carried_words
+from reports.baseline_wording import baseline_line, carried_words, factor_words, path_words
 from reports.summary import Summary
 from reports.wording import one_line, outcome_words
 
@@ -42,18 +42,15 @@ def _changes(result: BaselineResult) -> list[str]:
         return []
     lines = [
         "",
-        "What each change should have bought, one after another, the largest gain first. A change "
-        "is measured only where the plans before and after it were both tried.",
+        path_words(result),
         "",
-        "| change | step time after it (predicted) | faster (predicted) | faster (measured) |",
+        "| change | step time after it (predicted) | speed-up (predicted) | speed-up (measured) |",
         "| --- | --- | --- | --- |",
     ]
     for one in result.bought:
-        measured = "" if one.measured_factor is None else f"{one.measured_factor:.2f}x"
+        predicted, measured = factor_words(one.predicted_factor), factor_words(one.measured_factor)
         after_ms = one.change.predicted_step_time_s * 1e3
-        lines.append(
-            f"| {one.text} | {after_ms:,.1f} ms | {one.predicted_factor:.2f}x | {measured} |"
-        )
+        lines.append(f"| {one.text} | {after_ms:,.1f} ms | {predicted} | {measured} |")
     return lines
 
 

@@ -6,12 +6,14 @@ from typing import Any
 
 from reports.baseline import Baseline, BaselineResult, ChangeBought
 from reports.summary import MeasuredTrial, Summary
-from reports.wording import outcome_words, source_mark
+from reports.wording import WITHIN_NOISE, outcome_words, source_mark
 from tuner.framework_settings.table import settings_text
 from tuner.outcome import Measured, OutOfMemory, TimedOut
 
 _MOST_CHANGES = 3
 """Named in one line; the report has them all."""
+_LEAST_GAIN, _LEAST_LOSS = 1.005, 0.995
+"""What is between them is 1.00x as it is shown."""
 
 
 def baseline_line(summary: Summary) -> str | None:
@@ -29,7 +31,7 @@ def baseline_line(summary: Summary) -> str | None:
         )
     line = f"{yours}; best: {best.measured.tokens_per_s:,.0f} ({result.speedup:.2f}x)"
     if result.is_tie:
-        line += ", which may be no difference: the two intervals overlap"
+        return f"{line}, which may be no difference: {WITHIN_NOISE}"
     return line + _because(result)
 
 
@@ -43,15 +45,43 @@ def carried_words(given: Baseline) -> tuple[str, ...]:
 
 
 def _because(result: BaselineResult) -> str:
-    largest = sorted(result.bought, key=lambda one: -one.predicted_factor)[:_MOST_CHANGES]
+    largest = _gains(result)[:_MOST_CHANGES]
     return f", because {'; '.join(change_words(one) for one in largest)}" if largest else ""
+
+
+def _gains(result: BaselineResult) -> list[ChangeBought]:
+    """The changes that made it faster, the largest first: none that is shown as 1.00x or less."""
+    gains = [one for one in result.bought if one.factor >= _LEAST_GAIN]
+    return sorted(gains, key=lambda one: -one.factor)
+
+
+def path_words(result: BaselineResult) -> str:
+    """What the table of the changes is, a sentence or two."""
+    gains = _gains(result)
+    largest = (
+        f"the largest gain is {change_words(gains[0])}"
+        if gains
+        else "none of them makes it faster by itself"
+    )
+    return (
+        "What each change should have bought, one after another in the order of the path from "
+        f"your plan to the best; {largest}. A change is measured only where the plans before and "
+        "after it were both tried."
+    )
+
+
+def factor_words(factor: float | None) -> str:
+    """``1.15x``, ``0.90x (slower)``; nothing where it is not known."""
+    if factor is None:
+        return ""
+    return f"{factor:.2f}x{' (slower)' if factor < _LEAST_LOSS else ''}"
 
 
 def change_words(bought: ChangeBought) -> str:
     """``tp 1 -> 2 (predicted 1.20x; measured 1.15x)``."""
     measured = bought.measured_factor
-    confirmed = "" if measured is None else f"; measured {measured:.2f}x"
-    return f"{bought.text} (predicted {bought.predicted_factor:.2f}x{confirmed})"
+    confirmed = "" if measured is None else f"; measured {factor_words(measured)}"
+    return f"{bought.text} (predicted {factor_words(bought.predicted_factor)}{confirmed})"
 
 
 def _end_words(result: BaselineResult) -> str:

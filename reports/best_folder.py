@@ -10,7 +10,14 @@ from pathlib import Path
 from reports.launch_commands import deepspeed_command, torchrun_command
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
-from reports.wording import headroom_words, interval_words, plan_words, run_words, throughput_words
+from reports.wording import (
+    BENCH_VALUES,
+    headroom_words,
+    interval_words,
+    plan_words,
+    run_words,
+    throughput_words,
+)
 from tuner.errors import UserError
 from tuner.launch import ENVIRONMENT_FILE, MEGATRON_FILE
 from tuner.outcome import Source
@@ -19,6 +26,12 @@ from tuner.study_folder import StudyFolder
 
 README = "README.md"
 _HERE = "."
+_FILES = {
+    False: "are byte for byte those that ran",
+    True: "were written for this plan and have never run",
+}
+_STEPS = {False: "as many steps as the trial did", True: "the steps that the job asks of a trial"}
+"""Of a trial that ran, and of one that was simulated."""
 
 
 def launch_environment(folder: StudyFolder, launch: Path) -> Mapping[str, str]:
@@ -60,8 +73,9 @@ def write_best(
 def best_readme(
     summary: Summary, best: MeasuredTrial, facts: StudyFacts, env: Mapping[str, str]
 ) -> str:
-    """What was measured, on what, and the commands that start these files; pure."""
+    """What was measured or simulated, and the commands that start these files; pure."""
     measured = best.measured
+    is_simulated = measured.source is Source.SIMULATED
     how = {
         Source.SIMULATED: "These numbers are simulated: the cost model said so, nothing was "
         "started.",
@@ -81,9 +95,15 @@ def best_readme(
             f"- memory: {headroom_words(measured, facts.memory_limit_bytes)}",
             f"- on: {facts.num_nodes} x {facts.gpus_per_node} ranks of {facts.gpu}",
             "",
-            f"{how} The files beside this one are byte for byte those that ran.",
+            f"{how} The files beside this one {_FILES[is_simulated]}.",
+            "",
+            BENCH_VALUES,
             "",
             *_launch_section(best, facts, env),
+            "",
+            f"It trains {_STEPS[is_simulated]} on random tokens and prints "
+            "`paratune bench: step_time_s=...`.",
+            "",
         ]
     )
 
@@ -111,12 +131,6 @@ def _launch_section(best: MeasuredTrial, facts: StudyFacts, env: Mapping[str, st
         ]
     if best.plan.backend is Backend.MEGATRON:
         lines += ["", f"`{MEGATRON_FILE}` is an argument list of Megatron-LM's `pretrain_gpt.py`."]
-    lines += [
-        "",
-        "It trains as many steps on random tokens as the trial did and prints "
-        "`paratune bench: step_time_s=...`.",
-        "",
-    ]
     return lines
 
 

@@ -34,11 +34,11 @@ def study_document(folder: StudyFolder, summary: Summary) -> dict[str, Any]:
 
 
 def _best_record(summary: Summary, best: MeasuredTrial) -> dict[str, Any]:
-    runner_up = summary.runner_up
     return _measured_record(summary, best) | {
         "speedup_over_median": summary.speedup_over_median,
         "speedup_over_default": {str(d.backend): d.speedup for d in summary.defaults},
-        "tied_with_trial": runner_up.number if runner_up and summary.is_tie else None,
+        "tied_with_trial": summary.ties[0].number if summary.ties else None,
+        "tied_with_trials": [ranked.number for ranked in summary.ties],
         "margin": _margin_record(summary),
         "verification": _verification_record(summary),
     }
@@ -63,7 +63,7 @@ def _margin_record(summary: Summary) -> dict[str, Any] | None:
         "trial": summary.runner_up.number,
         "relative": much,
         "interval": [low, high],
-        "tie": summary.is_tie,
+        "tie": summary.runner_up in summary.ties,
         "by_finals": bool(summary.finals),
     }
 

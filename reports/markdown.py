@@ -4,32 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from reports.answer_wording import answer_lines
 from reports.baseline_markdown import baseline_section
-from reports.baseline_wording import baseline_line
 from reports.launch_commands import torchrun_command
 from reports.report_facts import flattened
 from reports.second_pass_markdown import second_pass_section
-from reports.second_pass_wording import second_pass_line
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import (
     BACKEND_NAMES,
     KIND_NAMES,
-    comparison_words,
     default_words,
     doubt_words,
-    headroom_words,
     interval_words,
-    margin_words,
     one_line,
     outcome_words,
     plan_words,
-    run_words,
     source_mark,
-    throughput_words,
-    tie_words,
     trained_words,
-    verification_words,
 )
 from tuner.launch import ENVIRONMENT_FILE
 from tuner.outcome import Failed, Measured, OutOfMemory, Source, TimedOut
@@ -62,29 +54,17 @@ def _answer(summary: Summary, facts: StudyFacts) -> list[str]:
     best = summary.best
     if best is None:
         return [title, "", f"None: no plan has trained ({_counts(summary)})."]
-    mark = source_mark(summary.source)
     lines = [
         title,
         "",
         f"**`{best.plan.label()}`** - {plan_words(best.plan, summary.num_gpus)}.",
         "",
-        f"- Speed{mark}: {throughput_words(summary, best)}.",
-        f"- Step time{mark}: {interval_words(best.measured)}, {run_words(best)}.",
-        f"- Memory{mark}: {headroom_words(best.measured, facts.memory_limit_bytes)}.",
+        *(
+            f"- {line.name}: {one_line(sentence)}."
+            for line in answer_lines(summary, facts.memory_limit_bytes)
+            for sentence in line.sentences
+        ),
     ]
-    if (settings := second_pass_line(summary)) is not None:
-        lines.append(f"- Framework settings: {settings}.")
-    if (yours := baseline_line(summary)) is not None:
-        lines.append(f"- Against your configuration: {yours}.")
-    if compared := comparison_words(summary):
-        lines.append(f"- Compared: {'; '.join(compared)}.")
-    if (margin := margin_words(summary)) is not None:
-        lines.append(f"- Runner-up: {margin}.")
-    if (tie := tie_words(summary)) is not None:
-        lines.append(f"- A tie: {tie}.")
-    if summary.source is Source.MEASURED:
-        lines.append(f"- Verified: {verification_words(summary)}.")
-    lines += [f"- Beware: {doubt}." for doubt in doubt_words(best.measured)]
     return [*lines, "- Launch it: the files and the command are in [best/](best/README.md)."]
 
 

@@ -61,6 +61,8 @@ class DefaultPlan:
     """How many times faster the best plan is; None where the default was not measured."""
     source: Source = Source.MEASURED
     """Of the default's own step time."""
+    is_tie: bool = False
+    """Whether noise leaves open that it is as fast as the best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,9 @@ class Summary:
     counts: tuple[tuple[str, int], ...]
     """Trials by kind of outcome, most frequent first."""
     defaults: tuple[DefaultPlan, ...]
+    ties: tuple[MeasuredTrial, ...] = ()
+    """All that may be as fast as the best, the fastest first: finalists by the finals, others by
+    the intervals."""
     failed_again: tuple[int, ...] = ()
     """Trials that trained once and did not when they were measured again."""
     finals: tuple[Finalist, ...] = ()
@@ -112,12 +117,8 @@ class Summary:
 
     @property
     def is_tie(self) -> bool:
-        """Whether noise leaves open which is the fastest: by the finals, else by the intervals."""
-        if self.best is None or self.runner_up is None:
-            return False
-        if self.finals and not self.best.settings:
-            return sum(finalist.may_be_fastest for finalist in self.finals) > 1
-        return self.runner_up.measured.step_time_ci_s[0] <= self.best.measured.step_time_ci_s[1]
+        """Whether noise leaves open which is the fastest."""
+        return bool(self.ties)
 
     @property
     def margin(self) -> tuple[float, float, float] | None:
@@ -166,8 +167,21 @@ class Summary:
 
     def best_of(self, backend: Backend) -> MeasuredTrial | None:
         """The fastest plan of one framework."""
-        own = [r for r in self.ranking if r.plan.backend is backend]
-        return own[0] if own[:1] == [self.best] else self._fastest(own)
+        return next(iter(self.fastest_first(backend)), None)
+
+    def fastest_first(self, backend: Backend | None = None) -> tuple[MeasuredTrial, ...]:
+        """The best, then by step time; those that failed when they ran again come last."""
+        own = (r for r in self.ranking if backend in (None, r.plan.backend))
+        return tuple(
+            sorted(
+                own,
+                key=lambda r: (
+                    r is not self.best,
+                    r.number in self.failed_again,
+                    r.measured.step_time_s,
+                ),
+            )
+        )
 
     def _fastest(self, ranked: Iterable[MeasuredTrial]) -> MeasuredTrial | None:
         """Measured or extrapolated; those that failed when they ran again come last."""
@@ -225,6 +239,8 @@ def summarize(
     if second_pass is not None and not (ranking and ranking[0].plan == second_pass.plan):
         second_pass = None
     ranking = _with_settings(ranking, second_pass)
+    ties = _ties(ranking, standing, failed)
+    tied = frozenset(ranked.plan for ranked in ties)
     counts = Counter(trial.outcome.kind for trial in trials)
     return Summary(
         trials=tuple(sorted(trials, key=lambda trial: trial.number)),
@@ -233,8 +249,10 @@ def summarize(
         ranking=ranking,
         counts=tuple((str(kind), number) for kind, number in counts.most_common()),
         defaults=tuple(
-            _default(backend, plan, trials, ranking) for backend, plan in defaults.items()
+            replace(_default(backend, plan, trials, ranking), is_tie=plan in tied)
+            for backend, plan in defaults.items()
         ),
+        ties=ties,
         failed_again=failed,
         finals=standing,
         verification=(
@@ -250,6 +268,7 @@ def summarize(
                 tuple(replace(t, outcome=again.get(t.number, t.outcome)) for t in trials),
                 ranking[0].trial if ranking else None,
                 ranking[0].measured if ranking else None,
+                tied,
             )
         ),
         second_pass=second_pass,
@@ -264,6 +283,24 @@ def _with_settings(
         return ranking
     tuned = replace(ranking[0], measured=found.measured, settings=found.changes_kept, run=found.run)
     return (tuned, *ranking[1:])
+
+
+def _ties(
+    ranking: tuple[MeasuredTrial, ...], finals: tuple[Finalist, ...], failed: tuple[int, ...]
+) -> tuple[MeasuredTrial, ...]:
+    """All that noise does not tell from the best; finals know more than intervals do."""
+    if not ranking:
+        return ()
+    best, *others = ranking
+    by_finals = {} if best.settings else {f.trial: f.may_be_fastest for f in finals}
+    limit_s = best.measured.step_time_ci_s[1]
+    close = (
+        r
+        for r in others
+        if r.number not in failed
+        and by_finals.get(r.number, r.measured.step_time_ci_s[0] <= limit_s)
+    )
+    return tuple(sorted(close, key=lambda r: (r.measured.step_time_s, r.number)))
 
 
 def _is_of(verification: Verification, best: MeasuredTrial) -> bool:

@@ -7,26 +7,17 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from reports.answer_wording import answer_lines
 from reports.baseline_wording import baseline_line
 from reports.best_folder import launch_environment
 from reports.launch_commands import folded, torchrun_command
-from reports.second_pass_wording import second_pass_line
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import (
     KIND_NAMES,
-    comparison_words,
-    doubt_words,
-    headroom_words,
-    interval_words,
-    margin_words,
     outcome_words,
     plan_words,
-    run_words,
     source_mark,
-    throughput_words,
-    tie_words,
-    verification_words,
 )
 from tuner.outcome import Source
 from tuner.study_folder import StudyFolder
@@ -109,27 +100,9 @@ def answer_panel(summary: Summary, folder: StudyFolder) -> RenderableType:
 def _answer_grid(
     summary: Summary, best: MeasuredTrial, folder: StudyFolder, facts: StudyFacts
 ) -> Table:
-    mark = source_mark(summary.source)
-    rows = [
-        ("plan", plan_words(best.plan, summary.num_gpus)),
-        (f"speed{mark}", throughput_words(summary, best)),
-        (f"step time{mark}", f"{interval_words(best.measured)}, {run_words(best)}"),
-        (f"memory{mark}", headroom_words(best.measured, facts.memory_limit_bytes)),
-    ]
-    if (settings := second_pass_line(summary)) is not None:
-        rows.append(("settings", settings))
-    if (yours := baseline_line(summary)) is not None:
-        rows.append(("yours", yours.removeprefix("yours: ")))
-    if compared := comparison_words(summary):
-        rows.append(("compared", "\n".join(compared)))
-    if (margin := margin_words(summary)) is not None:
-        rows.append(("runner-up", margin))
-    if (tie := tie_words(summary)) is not None:
-        rows.append(("a tie", tie))
-    if summary.source is Source.MEASURED:
-        rows.append(("verified", verification_words(summary)))
-    if doubts := doubt_words(best.measured):
-        rows.append(("beware", "\n".join(doubts)))
+    lines = answer_lines(summary, facts.memory_limit_bytes)
+    rows = [("plan", plan_words(best.plan, summary.num_gpus))]
+    rows += [(line.name.lower(), "\n".join(line.sentences)) for line in lines]
     rows.append(("launch files", f"{folder.best_folder}, README.md there says how to use them"))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)

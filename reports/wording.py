@@ -32,6 +32,12 @@ KIND_NAMES = {
     "failed": "failed",
     "rejected": "rejected",
 }
+BENCH_VALUES = (
+    "Set before you train, these are the bench's and not yours: gradient clipping (off), learning "
+    "rate (the job's workload.learning_rate, 1e-4 unless given), its schedule (constant), weight "
+    "decay (0.01). A --baseline's are not carried over."
+)
+"""What every launch file says that no plan depends on, and that training does."""
 _TORCH_CHECK = re.compile(r"^\[enforce fail at [^\]]*\] (err == 0\. )?")
 """Where in torch's source the CPU allocator gave up: it hides what it could not allocate."""
 _SHARDED = {
@@ -41,6 +47,11 @@ _SHARDED = {
     3: "optimizer states, gradients and parameters sharded (ZeRO-3)",
 }
 _GROWTH_WORTH_SAYING = 0.02
+_WIDEST_TELLING = 0.5
+"""An interval wider than this part of its median does not tell plans apart."""
+_MOST_TIES = 5
+"""Named in one line; the others are counted."""
+WITHIN_NOISE = "within the noise of the measurements"
 _OFFLOADED = {
     Offload.OPTIMIZER: "optimizer states in host memory",
     Offload.PARAMS: "optimizer states and parameters in host memory",
@@ -135,7 +146,8 @@ def default_words(default: DefaultPlan) -> str:
     name = f"{BACKEND_NAMES[default.backend]}'s default ({default.plan.label()})"
     if default.speedup is not None:
         mark = " (extrapolated)" if default.source is Source.EXTRAPOLATED else ""
-        return f"{default.speedup:.2f}x as fast as {name}{mark}"
+        noise = f", which is {WITHIN_NOISE}" if default.is_tie else ""
+        return f"{default.speedup:.2f}x as fast as {name}{mark}{noise}"
     if default.trial is None:
         return f"{name} has not been tried"
     match default.trial.outcome:
@@ -155,7 +167,8 @@ def comparison_words(summary: Summary) -> tuple[str, ...]:
             0,
             f"{summary.speedup_over_median:.2f}x as fast as the median of the "
             f"{len(summary.ranking)} plans that trained"
-            + (f" ({len(summary.extrapolated)} extrapolated)" if summary.extrapolated else ""),
+            + (f" ({len(summary.extrapolated)} extrapolated)" if summary.extrapolated else "")
+            + (f", which is {WITHIN_NOISE}" if _median_is_near(summary) else ""),
         )
     return tuple(lines)
 
@@ -168,19 +181,54 @@ def throughput_words(summary: Summary, ranked: MeasuredTrial) -> str:
     )
 
 
-def tie_words(summary: Summary) -> str | None:
-    """Why the winner is not certain, where it is not."""
-    if not summary.is_tie or summary.runner_up is None:
-        return None
-    second = summary.runner_up
-    mark = source_mark(second.measured.source)
-    name = f"trial {second.number} ({second.plan.label()}){mark} may be as fast: "
-    if not summary.finals:
-        return name + "the two intervals overlap"
-    return name + (
-        "the finals do not tell them apart; of plans within 0.5 % the one that needs less memory "
-        "wins, then the one with fewer knobs turned"
-    )
+def _median_is_near(summary: Summary) -> bool:
+    best, median_s = summary.best, summary.median_step_time_s
+    if best is None or median_s is None or not summary.is_tie:
+        return False
+    return median_s <= best.measured.step_time_ci_s[1]
+
+
+def is_too_wide(measured: Measured) -> bool:
+    """Whether the interval is too wide to tell the plan from others."""
+    low, high = measured.step_time_ci_s
+    return high - low > _WIDEST_TELLING * measured.step_time_s
+
+
+def tie_words(summary: Summary) -> tuple[str, ...]:
+    """Why the winner is not certain, where it is not: by the finals, and by the intervals."""
+    finalists = {f.trial for f in summary.finals} if not _is_tuned(summary) else set()
+    undecided = tuple(r for r in summary.ties if r.number in finalists)
+    overlapping = tuple(r for r in summary.ties if r.number not in finalists)
+    sentences = []
+    if undecided:
+        sentences.append(
+            f"{_tied_names(undecided)} may be as fast: the finals do not tell them apart; of plans "
+            "within 0.5 % the one that needs less memory wins, then the one with fewer knobs turned"
+        )
+    if overlapping:
+        which = "the two intervals overlap" if len(overlapping) == 1 else "the intervals overlap"
+        sentences.append(f"{_tied_names(overlapping)} may be as fast: {which}")
+    return tuple(sentences)
+
+
+def _is_tuned(summary: Summary) -> bool:
+    return summary.best is not None and bool(summary.best.settings)
+
+
+def _tied_names(tied: tuple[MeasuredTrial, ...]) -> str:
+    names = [_tied_name(ranked) for ranked in tied[:_MOST_TIES]]
+    if more := len(tied) - len(names):
+        names.append(f"{more} more")
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _tied_name(ranked: MeasuredTrial) -> str:
+    known = ranked.plan.label()
+    if is_too_wide(ranked.measured):
+        low, high = (time_text(seconds) for seconds in ranked.measured.step_time_ci_s)
+        known += f"; its interval, {low} to {high}, is too wide to tell"
+    return f"trial {ranked.number} ({known}){source_mark(ranked.measured.source)}"
 
 
 def margin_words(summary: Summary) -> str | None:
@@ -228,6 +276,10 @@ def doubt_words(measured: Measured) -> tuple[str, ...]:
         )
     if measured.steps_end is StepsEnd.SLOWER:
         doubts.append("ended early: slower than the best plan at that time for certain")
+    if is_too_wide(measured):
+        doubts.append(
+            "its 95 % interval is wider than half its step time: too wide to tell plans apart"
+        )
     if measured.steps_end in (StepsEnd.MAX_STEPS, StepsEnd.TIME):
         doubts.append("the interval is wider than was asked for when the steps were spent")
     if measured.memory_growth_bytes > _GROWTH_WORTH_SAYING * measured.peak_memory_bytes:

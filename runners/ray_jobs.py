@@ -224,7 +224,13 @@ class RayJobs:
 
 
 def _check_address(address: str) -> None:
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+        _ = parts.port  # found wrong only here
+    except ValueError as error:
+        raise UserError(
+            "--address must be http://HOST:PORT of a Ray dashboard, but what was given is no URL"
+        ) from error
     if parts.password is not None:
         raise UserError("--address must not hold a password; see docs/ray.md for Ray's token")
     if parts.scheme not in ("http", "https") or not parts.hostname:

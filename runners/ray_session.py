@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # Ray reads most of these when it is imported.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -50,7 +54,7 @@ def ray_session(address: str | None, cluster: Cluster, num_slots: int) -> None:
 def _start_ray(cluster: Cluster, num_slots: int) -> None:
     gpus = {"num_gpus": 0} if cluster.gpu.device is Device.CPU else {}
     try:
-        with on_loopback():
+        with on_loopback(), _signals_left_alone():
             ray.init(
                 address="local",  # otherwise Ray joins what RAY_ADDRESS or an earlier start names
                 num_cpus=max(2, num_slots),
@@ -68,16 +72,35 @@ def _start_ray(cluster: Cluster, num_slots: int) -> None:
         ) from error
 
 
+@contextmanager
+def _signals_left_alone() -> Iterator[None]:
+    """Puts back this process's own handler of SIGTERM, which Ray replaces when it starts.
+
+    Ray's native handler aborts the process 3 s after a signal, whatever ends in order meanwhile.
+    A process without a handler of its own keeps Ray's.
+    """
+    own = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit as error:  # Ray's handler, while it starts
+        raise KeyboardInterrupt from error
+    finally:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and own is not signal.SIG_DFL and own is not None:
+            signal.signal(signal.SIGTERM, own)
+
+
 def _connect_to_ray(address: str) -> None:
     reason = _unreachable(address)
     if reason is None:
         try:
-            ray.init(
-                address=address,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                namespace=_NAMESPACE,
-            )
+            with _signals_left_alone():
+                ray.init(
+                    address=address,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    namespace=_NAMESPACE,
+                )
             return
         except Exception as error:  # Ray documents none of those that it raises
             ray.shutdown()

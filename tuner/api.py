@@ -211,7 +211,7 @@ def predict(job: JobLike, plan: ParallelPlan | Mapping[str, PlanValue]) -> PlanP
     """
     try:
         asked = plan if isinstance(plan, ParallelPlan) else ParallelPlan.from_dict(plan)
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise UserError(f"plan: {error}") from error
     document = explanation(_job(job, None), asked)
     return PlanPrediction(

@@ -15,6 +15,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from tuner.errors import UserError
 from tuner.storage_url import driver_package, parsed_url, shown, without_secrets
@@ -114,8 +115,10 @@ def _study(url: URL, name: str) -> optuna.Study:
     limits: dict[str, Any] = {}
     if kind in ("postgresql", "mysql", "mariadb"):
         limits = {"connect_args": {"connect_timeout": CONNECT_LIMIT_S}}
+    # A trial ends every minute or so: a connection that is kept meanwhile only takes the place of
+    # another driver's, and goes stale.
     storage = RDBStorage(
-        url.render_as_string(hide_password=False), engine_kwargs={**limits, "pool_pre_ping": True}
+        url.render_as_string(hide_password=False), engine_kwargs={**limits, "poolclass": NullPool}
     )
     return optuna.create_study(
         storage=storage, study_name=name, load_if_exists=True, direction="minimize"

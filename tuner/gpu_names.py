@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
 from tuner.cluster import Gpu
@@ -67,15 +66,27 @@ def gpu_of_device(product: str, memory_bytes: int) -> Gpu | None:
 
 
 def gpu_names_by_nearness(name: str) -> tuple[str, ...]:
-    """The names of all presets, those most like this one first."""
+    """The names of all presets, those most like this one first: the GPU, then its form."""
     spelled = "-".join(_words(name)) or name.lower()
 
-    def unlike(gpu: Gpu) -> float:
-        whole = difflib.SequenceMatcher(None, spelled, gpu.name).ratio()
-        family = difflib.SequenceMatcher(None, spelled.split("-")[0], gpu.name.split("-")[0])
-        return -(whole + family.ratio())
+    def unlike(gpu: Gpu) -> tuple[int, int]:
+        family = _edits(spelled.split("-")[0], gpu.name.split("-")[0])
+        return family, _edits(spelled, gpu.name)
 
     return tuple(gpu.name for gpu in sorted(GPUS, key=unlike))
+
+
+def _edits(one: str, other: str) -> int:
+    """The least letters to add, drop or change that make one word the other."""
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, start=1):
+        before, row[0] = row[0], i
+        for j, wanted in enumerate(other, start=1):
+            before, row[j] = (
+                row[j],
+                min(row[j] + 1, row[j - 1] + 1, before + (letter != wanted)),
+            )
+    return row[-1]
 
 
 def _may_mean(words: tuple[str, ...], preset: Preset) -> bool:

@@ -304,23 +304,21 @@ def _validated(path: Path, values: Mapping[str, Any]) -> JobFile:
     try:
         return JobFile.model_validate(values)
     except ValidationError as error:
-        problems = [_sentence(problem) for problem in error.errors()]
+        problems = [_sentence(problem, values) for problem in error.errors()]
         # A union (a section or "auto") reports once per member; the section's word is enough.
         unique = list(dict.fromkeys(problem for problem in problems if problem))
         raise UserError("\n".join(f"{path}: {problem}" for problem in unique)) from error
 
 
-def _sentence(problem: Any) -> str:
-    place = [
-        str(part) for part in problem["loc"] if part not in ("ClusterSection", "literal['auto']")
-    ]
-    key = ".".join(place)
+def _sentence(problem: Any, values: Mapping[str, Any]) -> str:
+    place = [part for part in problem["loc"] if part not in ("ClusterSection", "literal['auto']")]
+    key = _as_written(place, values)
     got = problem["input"]
     if "literal['auto']" in problem["loc"]:
         return "" if isinstance(got, dict) else _cluster_sentence(key, got)
     match problem["type"]:
         case "extra_forbidden":
-            return _unknown_key(place)
+            return _unknown_key([str(part) for part in place])
         case "missing":
             return f"{key} is missing; it must be given"
         case "model_type":
@@ -332,6 +330,19 @@ def _sentence(problem: Any) -> str:
         case _:
             said = problem["msg"][0].lower() + problem["msg"][1:]
             return f"{key}: {said.replace('input should', 'it must')}, got {got!r}"
+
+
+def _as_written(place: list[str | int], values: Any) -> str:
+    """The key in the user's own terms: items of lists count from 1, one value is no list."""
+    key = ""
+    for part in place:
+        if isinstance(part, str):
+            key = f"{key}.{part}" if key else part
+            values = values.get(part) if isinstance(values, Mapping) else None
+        elif isinstance(values, list):
+            key = f"{key}, item {part + 1}"
+            values = values[part]
+    return key
 
 
 def _cluster_sentence(key: str, got: Any) -> str:

@@ -25,6 +25,9 @@ _TEXT = re.compile(
 )
 """Nodes x GPUs of each, and their name; without the first, one node."""
 
+_NUM_NEAREST = 4
+"""Known GPUs that a message names where one is not known."""
+
 _PRECISIONS = ("fp32", "fp16", "bf16", "fp8")
 
 _Nodes = Annotated[int, Field(ge=1, le=MOST_GPUS, strict=True)]
@@ -200,10 +203,11 @@ def _gpu(section: ClusterSection, limit_bytes: int | None, named: str) -> Gpu:
             f"{named}.gpu must name one GPU, got {given.name!r}, which may be "
             f"{' or '.join(gpu.name for gpu in spelled)}; write one of these"
         )
-    known = [*gpu_names_by_nearness(given.name), CPU_NAME]
+    known = gpu_names_by_nearness(given.name)
     raise UserError(
-        f"{named}.gpu must be a known GPU, got {given.name!r}; known are, the nearest first, "
-        f"{', '.join(known)}; or give its numbers, see {DOCS}"
+        f"{named}.gpu must be a known GPU or {CPU_NAME}, got {given.name!r}; the nearest are "
+        f"{', '.join(known[:_NUM_NEAREST])}; all {len(known)}, and how to give the numbers of "
+        f"another, are in {DOCS}"
     )
 
 

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Discriminator
+from pydantic import Discriminator, Field
 
 _HEADROOM = 0.02
 """Of the limit. Activations of two steps may differ by as much (MoE routing, fragmentation)."""
+
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""Seconds, tokens a second: held to it where it is read, not where it is constructed."""
+Count = Annotated[int, Field(ge=0)]
 
 
 class Phase(StrEnum):
@@ -51,15 +56,15 @@ class StepsEnd(StrEnum):
 class Measured:
     """The plan trained; times are of whole optimizer steps, of the slowest rank."""
 
-    step_times_s: tuple[float, ...]
-    step_time_s: float
+    step_times_s: tuple[Amount, ...]
+    step_time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Median of the steps after warm-up."""
-    step_time_ci_s: tuple[float, float]
+    step_time_ci_s: tuple[Amount, Amount]
     """95 % interval of the median."""
-    tokens_per_s: float
-    peak_memory_bytes: int
+    tokens_per_s: Amount
+    peak_memory_bytes: Count
     """Of the fullest rank."""
-    peak_memory_bytes_by_rank: tuple[int, ...]
+    peak_memory_bytes_by_rank: tuple[Count, ...]
     losses: tuple[float, ...] = ()
     """Mean over what a step ran of the global batch, one a step, warm-up included."""
     allocator_retries: int = 0
@@ -79,7 +84,7 @@ class Measured:
     """What casts doubt on the numbers, each a sentence: another's load, a throttled clock."""
     short_microbatches: tuple[int, ...] = ()
     """Extrapolated only: micro-batches of the two kinds of short steps, and of a full one."""
-    attempts: int = 1
+    attempts: Annotated[int, Field(ge=1)] = 1
     """More than one where a first measurement was disturbed by other load and made again."""
     unfollowed: tuple[str, ...] = ()
     """Framework settings that were asked for and are not what ran, each a sentence."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from numbers import Integral
 from typing import Any
 
 from tuner.units import MOST_COUNT, MOST_GPUS
@@ -80,7 +81,7 @@ class ParallelPlan:
         for name in ("dp_replicate", "micro_batch", "tp", "pp", "vpp", "cp", "ep"):
             value = getattr(self, name)
             if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
             most = MOST_COUNT if name == "micro_batch" else MOST_GPUS
             if value > most:
                 raise ValueError(f"{name} must be at most {most}, got {value:.6g}")
@@ -102,16 +103,14 @@ class ParallelPlan:
         """The plan of these knobs; missing knobs take their defaults.
 
         Raises:
-            ValueError: an unknown knob or option, named with the known ones.
+            ValueError: an unknown knob or option, named with the known ones; no backend.
         """
         unknown = sorted(set(values) - set(KNOB_NAMES))
         if unknown:
             raise ValueError(f"unknown knob {unknown[0]!r}; the knobs are {', '.join(KNOB_NAMES)}")
-        converted = dict(values)
-        for name, kind in _ENUM_KNOBS.items():
-            if name in converted:
-                converted[name] = kind(converted[name])
-        return cls(**converted)
+        if "backend" not in values:
+            raise ValueError(f"backend must be given: one of {', '.join(Backend)}")
+        return cls(**{name: _option(name, value) for name, value in values.items()})
 
     def label(self) -> str:
         """The knobs that differ from their defaults, in a line: ``deepspeed zero2 mb4 bf16``."""
@@ -140,3 +139,26 @@ _ENUM_KNOBS: Mapping[str, type[StrEnum]] = {
     "recompute": Recompute,
     "offload": Offload,
 }
+
+
+def _option(name: str, value: Any) -> Any:
+    """The value of a knob, of its type.
+
+    Raises:
+        ValueError: it is none of the knob's options.
+    """
+    kind = _ENUM_KNOBS.get(name)
+    if kind is not None:
+        try:
+            return kind(value)
+        except ValueError as error:
+            options = ", ".join(kind)
+            raise ValueError(f"{name} must be one of {options}, got {value!r}") from error
+    if name == "sequence_parallel":
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false, got {value!r}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        options = "0, 1, 2 or 3" if name == "zero_stage" else "a whole number of at least 1"
+        raise ValueError(f"{name} must be {options}, got {value!r}")
+    return int(value)

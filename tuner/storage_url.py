@@ -44,7 +44,17 @@ def parsed_url(text: str) -> URL:
         ) from error
     if dialect.name != "sqlite" and not url.database:
         raise UserError(f"--storage must name a database, as {EXAMPLE}, got {shown(url)}")
+    if dialect.name == "sqlite" and _in_memory(url):
+        raise UserError(
+            "--storage must be a database that outlives the command, but this SQLite one would be "
+            f"in memory; name a file, as sqlite:///trials.db, got {shown(url)}"
+        )
     return url
+
+
+def _in_memory(url: URL) -> bool:
+    name = url.database or ""
+    return not name.removeprefix("file:") or ":memory:" in name or url.query.get("mode") == "memory"
 
 
 def _known(kind: str) -> str:

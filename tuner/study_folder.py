@@ -310,7 +310,12 @@ class StudyFolder:
         """
         try:
             value = json.loads(path.read_text())
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if self.path.exists() and not self.path.is_dir():
+                raise UserError(
+                    f"{self.path} must be a study folder, but it is a file; give the folder that "
+                    "paratune tune named at its end (studies/NAME-OF-THE-JOB)"
+                ) from error
             raise UserError(
                 f"{self.path} must be a study folder, but it has no {path.relative_to(self.path)}; "
                 "give the folder that paratune tune named at its end (studies/NAME-OF-THE-JOB)"
@@ -400,4 +405,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
     return str(error).splitlines()[0]

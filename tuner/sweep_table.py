@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 
 from tuner.cluster import Cluster, Gpu
@@ -296,4 +297,4 @@ def _number(text: str | None) -> float | None:
         value = float(text or "")
     except ValueError:
         return None
-    return value if value == value and value > 0 else None
+    return value if isfinite(value) and value > 0 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuner.outcome import Outcome
+from tuner.outcome import Amount, Count, Outcome
 from tuner.plan import ParallelPlan
 
 
@@ -12,14 +12,14 @@ from tuner.plan import ParallelPlan
 class Trial:
     """One plan tried once; ``number`` counts from 0 in a study."""
 
-    number: int
+    number: Count
     plan: ParallelPlan
     outcome: Outcome
-    started_at: float
+    started_at: Amount
     """Seconds since the epoch."""
-    wall_s: float
+    wall_s: Amount
     reason: str = ""
     """Why this plan was tried now, in words: ``pytorch's default``, ``expected gain 4 %``."""
-    beside: int = 0
+    beside: Count = 0
     """The most trials that ran at the same time as this one, on devices of their own: what they
     share (network, storage) they disturb for one another."""

@@ -9,9 +9,9 @@ import yaml
 from reports.emit.accelerate_megatron import MEGATRON_MODELS, megatron_needs, megatron_section
 from reports.emit.hf_deepspeed import trainer_needs
 from reports.emit.scripts import LAUNCH_SCRIPT, script
-from reports.emit.subject import Need, Subject, check, json_file, unsaid_settings
+from reports.emit.subject import Need, Subject, Unsayable, check, json_file, unsaid_settings
 from reports.emit.training_arguments import TRAINING_ARGUMENTS_FILE, training_arguments
-from tuner.errors import UserError
+from reports.wording import BENCH_VALUES
 from tuner.launch import DEEPSPEED_FILE, MODEL_FILE, LaunchFile
 from tuner.plan import Backend, Offload, ParallelPlan, Precision, Recompute
 
@@ -29,12 +29,14 @@ def accelerate_files(subject: Subject) -> tuple[LaunchFile, ...]:
     """The YAML, what else it reads, and the arguments that the training script must take.
 
     Raises:
-        UserError: accelerate has no words for the plan; the knob is named.
+        Unsayable: accelerate has no words for the plan; the knob is named.
     """
     plan = subject.plan
     check("accelerate", subject, _needs(subject))
     _check_rest(subject)
-    text = f"# {subject.origin}\n" + yaml.safe_dump(_config(subject), sort_keys=False)
+    text = f"# {subject.origin}\n# {BENCH_VALUES}\n" + yaml.safe_dump(
+        _config(subject), sort_keys=False
+    )
     kept = {MODEL_FILE, DEEPSPEED_FILE}
     by_script = plan.backend is Backend.DEEPSPEED or _is_replicated(plan)
     arguments = training_arguments(subject, recomputes=by_script)
@@ -48,14 +50,14 @@ def accelerate_files(subject: Subject) -> tuple[LaunchFile, ...]:
 
 def _check_rest(subject: Subject) -> None:
     if subject.on_cpu:
-        raise UserError(
+        raise Unsayable(
             "--format accelerate: cluster.gpu must be a GPU, got cpu: accelerate launch starts "
             "several CPU ranks only through mpirun, and leaves DeepSpeed and FSDP out there; "
             "use --format torchrun"
         )
     family = subject.model.get("model_type")
     if subject.plan.backend is Backend.MEGATRON and family not in MEGATRON_MODELS:
-        raise UserError(
+        raise Unsayable(
             "--format accelerate: workload.model must be of a family that accelerate's Megatron "
             f"plugin builds ({', '.join(MEGATRON_MODELS)}), got {family}; use --format megatron"
         )

@@ -30,7 +30,7 @@ def megatron_files(subject: Subject) -> tuple[LaunchFile, ...]:
 
 def _mock_data(subject: Subject) -> LaunchFile:
     lines = (
-        "# MOCK DATA: random tokens and no tokenizer, as the trial had. Not for training.",
+        "# MOCK DATA: random tokens and no tokenizer, as paratune's bench has. Not for training.",
         "--mock-data",
         "--tokenizer-type NullTokenizer",
         f"--train-iters {subject.training['warmup_steps'] + subject.training['steps']}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports.emit.subject import Need, Subject, check, only
+from reports.wording import BENCH_VALUES
 from tuner.launch import MEGATRON_FILE, MODEL_FILE, LaunchFile
 from tuner.megatron_options import read_arguments
 from tuner.plan import Backend, ParallelPlan, Precision
@@ -91,7 +92,7 @@ def bridge_files(subject: Subject) -> tuple[LaunchFile, ...]:
     ]
     # Overrides cannot set the environment.
     exports = [f"# Export before: {name}={value}" for name, value in subject.spec.env]
-    text = "\n".join([f"# {subject.origin}", *exports, *lines]) + "\n"
+    text = "\n".join([f"# {subject.origin}", f"# {BENCH_VALUES}", *exports, *lines]) + "\n"
     model = (file for file in subject.spec.files if file.name == MODEL_FILE)
     return (LaunchFile(name=OVERRIDES_FILE, text=text), *model)
 
@@ -104,7 +105,7 @@ def _needs(plan: ParallelPlan) -> tuple[Need, ...]:
             holds=plan.precision is not Precision.FP8,
             allowed="fp32, fp16 or bf16",
             why="Bridge's FP8 recipes gather the parameters in 8 bits and scale otherwise than "
-            "the trial did",
+            "the bench does",
             instead="use --format megatron, or a plan with precision=bf16",
         ),
     )

@@ -9,7 +9,7 @@ from hashlib import sha256
 from reports.emit.formats import Format
 from reports.emit.subject import Subject
 from reports.study_facts import StudyFacts
-from reports.wording import interval_words, outcome_words, plan_words
+from reports.wording import BENCH_VALUES, interval_words, outcome_words, plan_words
 from tuner.launch import LaunchFile
 from tuner.outcome import Measured, Outcome, Source
 from tuner.units import size_text, time_text
@@ -17,11 +17,12 @@ from tuner.units import size_text, time_text
 README = "README.md"
 _HOW: Mapping[Format, tuple[str, ...]] = {
     Format.DEEPSPEED: (
-        "`./launch.sh` (torchrun) or `./launch_deepspeed.sh` repeats the trial; with your own "
-        "script behind it, e.g. `./launch.sh train.py --deepspeed_config ds_config.json`, it "
+        "`./launch.sh` (torchrun) or `./launch_deepspeed.sh` runs paratune's bench, as a trial "
+        "does: a few steps on random tokens; with your own script behind it, e.g. "
+        "`./launch.sh train.py --deepspeed_config ds_config.json`, it "
         "starts that on the same ranks.",
         "DeepSpeed leaves recomputation, but for whole layers of a pipeline, to your script: "
-        "`training.json` says what the trial recomputed.",
+        "`training.json` says what the bench recomputes.",
         "`ds_config.json` leaves `train_batch_size` out: DeepSpeed derives it, and checks it "
         "against one rank where torch.distributed is not yet up.",
     ),
@@ -33,17 +34,18 @@ _HOW: Mapping[Format, tuple[str, ...]] = {
     Format.ACCELERATE: (
         "`./launch.sh train.py`. The YAML has no words for batch sizes, accumulation and "
         "optimizer: they are in `training_arguments.json`, which the script is given first.",
-        "Under FSDP accelerate reduces 16-bit gradients in 16 bits; the trial reduced in 32.",
+        "Under FSDP accelerate reduces 16-bit gradients in 16 bits; the bench reduces in 32.",
     ),
     Format.MEGATRON: (
         "`MEGATRON_LM=/path/to/Megatron-LM ./pretrain_gpt.sh` takes `mock_data.args` (random "
-        "tokens); give your own data's options behind it. `./launch.sh` repeats the trial.",
+        "tokens); give your own data's options behind it. `./launch.sh` runs the same "
+        "steps in paratune's bench, as a trial does.",
         "The null tokenizer of the mock data adds one token to the vocabulary.",
     ),
     Format.MEGATRON_BRIDGE: (
         "Put the lines of `megatron_bridge.overrides` behind a script that applies overrides to "
         "its `ConfigContainer`, whose model comes from `AutoBridge` and `config.json`.",
-        "With fp16 Bridge's recipe starts the loss scale at 2**32; the trial started at 65536.",
+        "With fp16 Bridge's recipe starts the loss scale at 2**32; the bench starts at 65536.",
     ),
     Format.TORCHTITAN: (
         "`./launch.sh` starts torchtitan 0.3 with `torchtitan_plan.py`, which loads "
@@ -51,15 +53,39 @@ _HOW: Mapping[Format, tuple[str, ...]] = {
         "names another). Data and learning-rate schedule stay the base's; nothing is compiled.",
     ),
     Format.TORCHRUN: (
-        "`./launch.sh` repeats the trial; `./launch.sh train.py ...` starts that on the same "
+        "`./launch.sh` runs paratune's bench, as a trial does: a few steps on random tokens; "
+        "`./launch.sh train.py ...` starts that on the same "
         "ranks.",
     ),
     Format.SLURM: (
-        "`sbatch slurm.sh` in this folder repeats the trial; `sbatch slurm.sh train.py ...` starts "
+        "`sbatch slurm.sh` in this folder runs paratune's bench, as a trial does: a few "
+        "steps on random tokens; `sbatch slurm.sh train.py ...` starts "
         "that on the same ranks.",
     ),
 }
 assert set(_HOW) == set(Format)
+_OWN_SCRIPT = (
+    "They stand in the files beside this page, and in `training.json`; what your own script sets "
+    "by itself counts instead."
+)
+_WHERE: Mapping[Format, str] = {
+    Format.DEEPSPEED: "In `ds_config.json`: `gradient_clipping`, `optimizer.params`, `scheduler`.",
+    Format.HF_DEEPSPEED: "In `training_arguments.json`: `max_grad_norm`, `learning_rate`, "
+    "`lr_scheduler_type`, `weight_decay`.",
+    Format.ACCELERATE: "In `training_arguments.json`: `max_grad_norm`, `learning_rate`, "
+    "`lr_scheduler_type`, `weight_decay`; where there is a `ds_config.json`, in that as well; for "
+    "Megatron-LM also `megatron_lm_gradient_clipping` in `accelerate.yaml`.",
+    Format.MEGATRON: "Options behind `./pretrain_gpt.sh` count instead of those in "
+    "`megatron.args`: `--clip-grad`, `--lr`, `--min-lr`, `--lr-decay-style`, `--weight-decay`.",
+    Format.MEGATRON_BRIDGE: "In `megatron_bridge.overrides`: `optimizer.clip_grad`, "
+    "`optimizer.lr`, `optimizer.min_lr`, `scheduler.lr_decay_style`, `optimizer.weight_decay`.",
+    Format.TORCHTITAN: "In `torchtitan.toml`: `max_norm`, `lr`, `weight_decay`; but the schedule "
+    "is the base's.",
+    Format.TORCHRUN: _OWN_SCRIPT,
+    Format.SLURM: _OWN_SCRIPT,
+}
+"""Where they are set, by the names of the format."""
+assert set(_WHERE) == set(Format)
 _SAID: Mapping[Source, str] = {
     Source.MEASURED: "Measured",
     Source.EXTRAPOLATED: "Extrapolated from steps of few micro-batches",
@@ -125,6 +151,9 @@ def readme(subject: Subject, form: Format, numbers: Numbers) -> LaunchFile:
             f"{plan_words(subject.plan, subject.spec.num_ranks)}.",
             "",
             *(f"- {line}" for line in numbers.lines),
+            "",
+            BENCH_VALUES,
+            _WHERE[form],
             "",
             "## Launch",
             "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from reports.emit.subject import Subject
+from reports.wording import BENCH_VALUES
 from tuner.launch import BENCH_MODULE, LaunchFile
 
 LAUNCH_SCRIPT = "launch.sh"
@@ -14,7 +15,10 @@ FREE_PORT = (
     "python -c 'import socket; s = socket.socket(); s.bind((\"\", 0)); print(s.getsockname()[1])'"
 )
 """A shell command that prints a port that nothing listens on."""
-REPEATS = "Without arguments it repeats the trial; with some it starts them: {} train.py ..."
+REPEATS = (
+    "Without arguments it runs paratune's bench, as a trial does: a few steps on random "
+    "tokens; with some it starts them: {} train.py ..."
+)
 
 
 def torchrun_script(subject: Subject) -> LaunchFile:
@@ -80,7 +84,7 @@ def script(
     text = [
         "#!/bin/sh",
         f"# {subject.origin}",
-        *(f"# {comment}" for comment in comments),
+        *(f"# {comment}" for comment in (*comments, BENCH_VALUES)),
         "set -eu",
         'here=$(cd "$(dirname "$0")" && pwd)',
         *(f"export {variable}={shlex.quote(value)}" for variable, value in subject.spec.env),

@@ -6,6 +6,7 @@ import shlex
 
 from reports.emit.scripts import REPEATS, torchrun_script
 from reports.emit.subject import Subject
+from reports.wording import BENCH_VALUES
 from tuner.launch import BENCH_MODULE, LaunchFile
 
 SLURM_SCRIPT = "slurm.sh"
@@ -29,6 +30,7 @@ def slurm_files(subject: Subject) -> tuple[LaunchFile, ...]:
         *gpus,
         "#SBATCH --exclusive",
         f"# {subject.origin}",
+        f"# {BENCH_VALUES}",
         f"# In this folder: {REPEATS.format(f'sbatch {SLURM_SCRIPT}')}",
         "set -euo pipefail",
         "# Slurm runs a copy of this script: its own path is not this folder's.",

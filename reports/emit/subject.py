@@ -78,6 +78,10 @@ class Subject:
         return value
 
 
+class Unsayable(UserError):
+    """The format has no words for the plan, its settings or where it runs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
     """What a format has a word for, of one knob or framework setting."""
@@ -95,7 +99,7 @@ def check(name: str, subject: Subject, needs: tuple[Need, ...]) -> None:
     """Refuses a plan that the format cannot say, with every knob or setting that is in the way.
 
     Raises:
-        UserError: it cannot say it.
+        Unsayable: it cannot say it.
     """
     values: dict[str, PlanValue] = subject.plan.to_dict() | dict(subject.spec.settings)
     broken = [
@@ -105,7 +109,7 @@ def check(name: str, subject: Subject, needs: tuple[Need, ...]) -> None:
         if not need.holds
     ]
     if broken:
-        raise UserError(f"--format {name} cannot say this plan: {'. And '.join(broken)}")
+        raise Unsayable(f"--format {name} cannot say this plan: {'. And '.join(broken)}")
 
 
 def unsaid_settings(

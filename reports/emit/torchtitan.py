@@ -12,6 +12,7 @@ from typing import Any
 
 from reports.emit.scripts import LAUNCH_SCRIPT, script, torchrun_words
 from reports.emit.subject import Need, Subject, check, only, unsaid_settings
+from reports.wording import BENCH_VALUES
 from tuner.launch import PYTORCH_FILE, LaunchFile
 from tuner.plan import Backend, Offload, ParallelPlan, Precision, Recompute
 
@@ -86,6 +87,7 @@ def torchtitan_files(subject: Subject) -> tuple[LaunchFile, ...]:
     check("torchtitan", subject, (*_needs(subject.plan, layers), *_setting_needs(subject)))
     tables = titan_tables(tomllib.loads(subject.text(PYTORCH_FILE)), subject.plan, layers)
     head = f"# {subject.origin}\n# The tables of torchtitan 0.3's configuration classes.\n"
+    head += f"# {BENCH_VALUES}\n# But the schedule: it is the base's.\n"
     return (
         LaunchFile(name=TITAN_FILE, text=head + _toml_text(tables)),
         LaunchFile(name=f"{TITAN_MODULE}.py", text=_module_text(subject)),
@@ -148,7 +150,7 @@ def _needs(plan: ParallelPlan, layers: int) -> tuple[Need, ...]:
             knob="recompute",
             holds=plan.recompute is not Recompute.SELECTIVE,
             allowed="none or full",
-            why="torchtitan's selective keeps other operations than the trial did",
+            why="torchtitan's selective keeps other operations than the bench does",
             instead=f"{ours} recompute=full",
         ),
         Need(
@@ -162,7 +164,7 @@ def _needs(plan: ParallelPlan, layers: int) -> tuple[Need, ...]:
             knob="pp",
             holds=stages == 1 or layers % stages == 0,
             allowed=f"such that pp * vpp divides the layers ({layers})",
-            why="torchtitan would cut uneven stages elsewhere than the trial did",
+            why="torchtitan would cut uneven stages elsewhere than the bench does",
             instead=f"{ours} another pp",
         ),
     )

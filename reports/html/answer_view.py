@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reports.baseline_wording import baseline_line
+from reports.answer_wording import answer_lines
 from reports.launch_commands import deepspeed_command, folded, torchrun_command
-from reports.second_pass_wording import second_pass_line
 from reports.study_facts import StudyFacts
 from reports.study_files import StudyFiles
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import (
     KIND_NAMES,
-    comparison_words,
-    headroom_words,
     plan_words,
-    source_mark,
-    tie_words,
 )
 from tuner.launch import ENVIRONMENT_FILE
 from tuner.outcome import Measured, OutOfMemory
@@ -78,15 +73,8 @@ def answer_view(summary: Summary, facts: StudyFacts, study: StudyFiles) -> Answe
             launch=(),
             **shared,  # type: ignore[arg-type]  # each by its name
         )
-    mark = source_mark(summary.source)
-    sentences = [f"Compared{mark}: {words}" for words in comparison_words(summary)]
-    sentences.append(f"Memory{mark}: {headroom_words(best.measured, facts.memory_limit_bytes)}")
-    if (settings := second_pass_line(summary)) is not None:
-        sentences.insert(0, f"Framework settings: {settings}")
-    if (yours := baseline_line(summary)) is not None:
-        sentences.insert(0, f"{yours[:1].upper()}{yours[1:]}")
-    if (tie := tie_words(summary)) is not None:
-        sentences.append(f"A tie: {tie}")
+    lines = answer_lines(summary, facts.memory_limit_bytes)
+    sentences = [f"{line.name}: {sentence}" for line in lines for sentence in line.sentences]
     return Answer(
         label=best.plan.label(),
         sentence=plan_words(best.plan, summary.num_gpus),

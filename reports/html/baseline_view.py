@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reports.baseline import BaselineResult
-from reports.baseline_wording import baseline_line, carried_words
+from reports.baseline_wording import baseline_line, carried_words, factor_words, path_words
 from reports.html.table_view import Column, Table
 from reports.summary import Summary
 from reports.wording import outcome_words
@@ -22,6 +22,8 @@ class BaselineView:
     came: str
     """What came of its trial."""
     sentence: str
+    path: str
+    """What the table of the changes is."""
     changes: Table | None
     notes: tuple[tuple[str, tuple[str, ...]], ...]
     """A title and its lines; without those that have none."""
@@ -53,6 +55,7 @@ def baseline_view(summary: Summary) -> BaselineView | None:
         label=given.plan.label(),
         came="not tried yet" if result.trial is None else outcome_words(result.trial.outcome),
         sentence=f"{line[:1].upper()}{line[1:]}",
+        path=path_words(result),
         changes=_changes(result),
         notes=tuple((title, lines) for title, lines in lists if lines),
     )
@@ -66,15 +69,15 @@ def _changes(result: BaselineResult) -> Table | None:
         columns=(
             Column(title="change"),
             Column(title="step time after it (predicted)", numeric=True),
-            Column(title="faster (predicted)", numeric=True),
-            Column(title="faster (measured)", numeric=True),
+            Column(title="speed-up (predicted)", numeric=True),
+            Column(title="speed-up (measured)", numeric=True),
         ),
         rows=tuple(
             (
                 one.text,
                 time_text(one.change.predicted_step_time_s),
-                f"{one.predicted_factor:.2f}x",
-                "" if one.measured_factor is None else f"{one.measured_factor:.2f}x",
+                factor_words(one.predicted_factor),
+                factor_words(one.measured_factor),
             )
             for one in result.bought
         ),

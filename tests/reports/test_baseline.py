@@ -9,6 +9,7 @@ import pytest
 from reports.baseline import Baseline, BaselineChanges, PredictedChange
 from reports.baseline_markdown import baseline_section
 from reports.baseline_wording import baseline_line, baseline_record
+from reports.html.baseline_view import baseline_view
 from reports.summary import Summary, summarize
 from tests.reports.a_study import DEFAULTS, NUM_GPUS, measured, trial, trials
 from tuner.outcome import Failed, Phase
@@ -72,7 +73,33 @@ def test_changes_towards_an_older_winner_are_not_shown() -> None:
 def test_intervals_that_overlap_may_be_no_difference() -> None:
     own = trial(0, OWN, measured(1.015))
     best = trial(1, WINNER, measured(1.0))
-    assert "may be no difference: the two intervals overlap" in line_of(GIVEN, own, best)
+    line = line_of(GIVEN, own, best)
+    assert line.endswith("which may be no difference: within the noise of the measurements")
+
+
+def test_a_change_that_makes_it_slower_is_no_reason_and_the_largest_gain_is_named() -> None:
+    steps = (
+        replace(CHANGES.steps[0], predicted_step_time_s=3.1),
+        replace(CHANGES.steps[1], predicted_step_time_s=1.6),
+    )
+    given = replace(GIVEN, changes=replace(CHANGES, steps=steps))
+    gain = "micro_batch 1 -> 4 (predicted 1.94x)"
+    assert line_of(given, *trials()).endswith(f", because {gain}")
+    summary = summary_with(given, *trials())
+    text = "\n".join(baseline_section(summary))
+    assert (
+        f"in the order of the path from your plan to the best; the largest gain is {gain}" in text
+    )
+    assert "| zero_stage 0 -> 2 | 3,100.0 ms | 0.97x (slower) |" in text
+    view = baseline_view(summary)
+    assert view is not None
+    assert view.path in text
+
+
+def test_a_change_predicted_faster_and_measured_slower_is_no_reason() -> None:
+    between = trial(6, BETWEEN, measured(2.5))
+    line = line_of(GIVEN, *trials(), between)
+    assert line.endswith("because micro_batch 1 -> 4 (predicted 1.25x; measured 2.50x)")
 
 
 def test_the_fastest_may_be_the_users_own() -> None:
@@ -98,7 +125,7 @@ def test_one_that_did_not_train_has_no_speed_and_says_why() -> None:
 def test_the_report_keeps_predicted_and_measured_in_columns_of_their_own() -> None:
     between = trial(6, BETWEEN, measured(1.25))
     text = "\n".join(baseline_section(summary_with(GIVEN, *trials(), between)))
-    assert "step time after it (predicted) | faster (predicted) | faster (measured)" in text
+    assert "step time after it (predicted) | speed-up (predicted) | speed-up (measured)" in text
     assert "| zero_stage 0 -> 2 | 2,000.0 ms | 1.50x | 1.60x |" in text
     assert "Settings carried into every plan of pytorch:\n\n- fsdp_forward_prefetch=2" in text
     for said in ("training.sede", "`compile.enable`: true", "`metrics.log_freq`: it logs"):

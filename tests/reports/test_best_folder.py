@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.wording import BENCH_VALUES
 from reports.write import write_reports
 from tests.reports.a_study import measured, study_folder, summary_of, trial, trials
 from tuner.errors import UserError
@@ -35,6 +36,7 @@ def test_best_holds_the_launch_files_of_the_fastest_trial_byte_for_byte(tmp_path
         "-m runners.bench --launch .\n"
     ) in readme
     assert "pytorch zero2 mb4 bf16" in readme
+    assert BENCH_VALUES in readme
     assert "deepspeed" not in readme
 
 
@@ -85,7 +87,15 @@ def test_simulated_numbers_say_so_beside_the_launch_files(tmp_path: Path) -> Non
     tried = (trial(0, ParallelPlan(backend=Backend.PYTORCH), simulated),)
     folder = study_folder(tmp_path, tried)
     write_reports(folder, summary_of(*tried))
-    assert "numbers are simulated" in (folder.best_folder / "README.md").read_text()
+    readme = (folder.best_folder / "README.md").read_text()
+    page = (folder.path / "report.html").read_text()
+    assert "numbers are simulated" in readme
+    assert "were written for this plan and have never run" in readme
+    assert "the steps that the job asks of a trial" in readme
+    assert "written for this plan and never run" in page
+    for text in (readme, page):
+        assert "byte for byte" not in text
+        assert "the trial did" not in text
 
 
 def test_a_megatron_plan_says_what_its_arguments_are_for(tmp_path: Path) -> None:

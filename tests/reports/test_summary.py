@@ -127,6 +127,20 @@ def test_the_finals_decide_what_the_trials_left_open() -> None:
     assert abs(much - 0.2) < 1e-6
 
 
+def test_a_plan_outside_the_finals_is_a_tie_where_its_interval_overlaps() -> None:
+    tried = (
+        trial(0, _plan(1), measured(1.0)),
+        trial(1, _plan(2), measured(1.01)),
+        trial(2, _plan(3), measured(1.3, spread=0.5)),
+        trial(3, _plan(4), measured(1.4)),
+    )
+    summary = summarize(
+        tried, num_gpus=NUM_GPUS, defaults={}, after=AfterTrials(finals=_finals(1.2, 1.0))
+    )
+    assert [ranked.number for ranked in summary.ties] == [2], "the finals told trial 0 apart"
+    assert summary.is_tie
+
+
 def test_a_verdict_on_another_plan_is_not_shown() -> None:
     first = trial(0, _plan(1), measured(1.0))
     found = Verification(plan=_plan(2), verdict=Verdict.RIGHT, sentence="right")

@@ -171,6 +171,16 @@ def test_a_study_that_goes_on_keeps_its_baseline(
     assert len(set(plans)) == 4
 
 
+def test_what_is_not_taken_from_the_file_is_said_before_the_first_trial(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = ZERO_1 | {"gradient_clipping": 1.0, "zero_optimisation": {"stage": 1}}
+    assert tune(job, "--baseline", written(job, values), "--trials", "1") == 0
+    before, _, _ = capsys.readouterr().err.partition("trial 0")
+    assert "gradient_clipping" in before
+    assert "does not know: zero_optimisation" in before
+
+
 def test_another_baseline_in_the_same_study_is_refused(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,7 +127,11 @@ def test_numbers_replace_those_of_a_preset(tmp_path: Path) -> None:
 
 MISTAKES: list[tuple[str, Any, list[str]]] = [
     ("ambiguous", {"gpu": "A100", "gpus_per_node": 8}, ["a100-sxm-40gb or", "a100-pcie-80gb"]),
-    ("unknown", {"gpu": "h900", "gpus_per_node": 8}, ["first, h100-sxm-80gb", "docs/clusters.md"]),
+    (
+        "unknown",
+        {"gpu": "h900", "gpus_per_node": 8},
+        ["the nearest are h100-sxm-80gb", "docs/clusters.md"],
+    ),
     ("uneven nodes", {"gpu": H100, "gpus_per_node": [8, 8, 4]}, ["8, 8, 4", "num_nodes: 2"]),
     ("two kinds", {"gpu": [H100, "a100"], "gpus_per_node": 8}, ["equal", "one name"]),
     ("no nodes", {"gpu": H100, "num_nodes": 0, "gpus_per_node": 8}, ["num_nodes", "0"]),

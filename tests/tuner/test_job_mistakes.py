@@ -11,6 +11,7 @@ import yaml
 
 from tests.tiny_job import LLAMA_CONFIG
 from tuner.cli.main import main
+from tuner.presets import GPUS
 
 Change = dict[str, Any]
 
@@ -61,7 +62,9 @@ MISTAKES: list[tuple[str, Change, list[str]]] = [
     ("bad size", {"memory": {"limit": "lots"}}, ["memory.limit", "70GiB"]),
     ("margin and limit", {"memory__margin": 0.1}, ["memory", "margin", "limit"]),
     ("margin above 1", {"memory": {"margin": 5}}, ["memory.margin", "5"]),
-    ("unknown backend", {"search": {"backend": ["jax"]}}, ["search.backend", "jax"]),
+    ("unknown backend", {"search": {"backend": ["jax"]}}, ["search.backend, item 1:", "jax"]),
+    ("one value", {"search": {"precision": "bf17"}}, ["search.precision: it must", "'bf17'"]),
+    ("second item", {"search": {"tp": [1, 0]}}, ["search.tp, item 2: it must", "got 0"]),
     ("empty options", {"search": {"tp": []}}, ["search.tp"]),
     ("negative degree", {"search": {"tp": [-2]}}, ["search.tp", "-2"]),
     ("unknown knob", {"search": {"tensor": [2]}}, ["search.tensor"]),
@@ -111,6 +114,16 @@ def test_a_mistake_is_named_with_its_key(
     assert len(said.splitlines()) == 1, said
     for word in words:
         assert word in said, f"{word!r} is not in {said!r}"
+
+
+def test_an_unknown_gpu_is_told_the_four_nearest_and_where_all_are(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = complaint(folder, yaml.safe_dump(job(cluster__gpu="h1000")), capsys)
+    assert said.count("h100-") == 4
+    assert "a100" not in said
+    assert f"all {len(GPUS)}," in said
+    assert "docs/clusters.md" in said
 
 
 @pytest.mark.parametrize(

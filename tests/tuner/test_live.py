@@ -17,7 +17,7 @@ from tuner.study import Budget
 PYTORCH = ParallelPlan(backend=Backend.PYTORCH)
 MEGATRON = ParallelPlan(backend=Backend.MEGATRON, tp=2)
 OOM = OutOfMemory(rank=1, phase=Phase.FIRST_STEP, message="can't allocate")
-WHY = "expected to be faster than the best (1.20 s a step, give or take 15%; gain 3.0%)"
+WHY = "expected 1.20 s a step, give or take 15%, faster than the best (1.30 s)"
 
 
 class Clock:
@@ -64,8 +64,8 @@ def test_a_terminal_shows_every_running_trial_with_its_phase_its_time_and_its_re
         text = living(seen)
     finally:
         seen.stop()
-    assert "trial 1/10  pytorch zero0 mb1" in text
-    assert "trial 2/10  megatron zero0 mb1 tp2" in text
+    assert "trial 0 (1 of 10)  pytorch zero0 mb1" in text
+    assert "trial 1 (2 of 10)  megatron zero0 mb1 tp2" in text
     assert "first step  7 s" in text
     assert WHY in text
     assert "nothing measured yet" in text
@@ -126,9 +126,9 @@ def test_a_log_gets_plain_lines_with_the_reason_and_no_control_codes() -> None:
     seen.phase_entered(0, Phase.STEPS)
     seen.trial_ended(trial(0, PYTORCH, measured(2.0)), [trial(0, PYTORCH, measured(2.0))])
     lines = shown.export_text().splitlines()
-    assert lines[0].startswith("trial 1/10  pytorch zero0 mb1")
+    assert lines[0].startswith("trial 0 (1 of 10)  pytorch zero0 mb1")
     assert lines[0].endswith(f"(why: {WHY})")
-    assert lines[1].startswith("  1/10  pytorch")
+    assert lines[1].startswith("trial 0 (1 of 10)  pytorch")
     assert lines[2].startswith("        best: 2.00 s a step (1.98 s to 2.02 s)")
     assert len(lines) == 3
     assert "\x1b" not in shown.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
@@ -161,6 +161,24 @@ def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     seen.trial_ended(trial(0, PYTORCH, OOM), [trial(0, PYTORCH, OOM)])
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
+
+
+def test_a_log_says_once_that_the_finals_and_the_second_pass_begin() -> None:
+    shown = console(terminal=False)
+    seen = view(shown, Clock())
+    for number in range(2):
+        seen.final_run(number, PYTORCH, None)
+        seen.final_run(number, PYTORCH, measured(2.0))
+    text = shown.export_text()
+    assert text.splitlines()[0] == "the finals: the best plans run again"
+    assert text.count("the finals:") == 1
+
+
+def test_a_trial_beyond_the_budget_is_not_one_of_it() -> None:
+    shown = console(terminal=False)
+    seen = view(shown, Clock())
+    seen.trial_started(10, PYTORCH, "")
+    assert shown.export_text().startswith("trial 10  pytorch")
 
 
 def test_the_finals_are_shown_while_they_run() -> None:

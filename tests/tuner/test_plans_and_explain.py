@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from tests.tiny_job import LLAMA_CONFIG
+from tuner.cli.explain_command import parsed_plan
 from tuner.cli.main import main
+from tuner.stack import Stack
 
 MODEL = LLAMA_CONFIG | {
     "hidden_size": 4096,
@@ -158,3 +160,88 @@ def test_a_plan_with_an_unknown_knob_is_refused_with_the_known_ones(desk: Desk) 
     assert code == 2
     assert "unknown knob 'tensor'" in err
     assert "micro_batch" in err
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("sequence_parallel=maybe", "sequence_parallel must be true or false, got 'maybe'"),
+        ("tp=x", "tp must be a whole number of at least 1, got 'x'"),
+        ("tp=", "tp must be a whole number of at least 1, got ''"),
+        ("tp=2.5", "tp must be a whole number of at least 1, got '2.5'"),
+        ("tp=true", "tp must be a whole number of at least 1, got True"),
+        ("pp=0", "pp must be a whole number of at least 1, got 0"),
+        ("zero_stage=x", "zero_stage must be 0, 1, 2 or 3, got 'x'"),
+        ("zero_stage=4", "zero_stage must be 0, 1, 2 or 3, got 4"),
+        ("backend=foo", "backend must be one of pytorch, deepspeed, megatron, got 'foo'"),
+        ("precision=fp99", "precision must be one of fp32, fp16, bf16, fp8, got 'fp99'"),
+        ("backend=megatron,tp=2,tp=4", "--plan must give each knob once, got tp twice"),
+        ("backend=pytorch,backend=pytorch", "each knob once, got backend twice"),
+    ],
+)
+@pytest.mark.parametrize("command", ["explain", "emit"])
+def test_a_plan_with_a_wrong_option_names_what_is_allowed(
+    desk: Desk, command: str, plan: str, said: str
+) -> None:
+    more = ("--format", "torchtitan") if command == "emit" else ()
+    code, out, err = desk.text(command, "--plan", plan, *more)
+    assert code == 2
+    assert not out
+    assert said in err
+
+
+@pytest.fixture
+def without_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where Megatron-Core is installed and Transformer Engine is not."""
+    versions = {"torch": "2.9.0", "deepspeed": "0.18.2", "megatron-core": "0.16.1"}
+    monkeypatch.setattr("tuner.job_stack.installed_stack", lambda: Stack(versions=versions))
+
+
+@pytest.mark.usefixtures("without_engine")
+def test_plans_removed_for_a_package_missing_here_say_how_to_name_the_cluster_s(
+    desk: Desk,
+) -> None:
+    desk.values["search"] |= {"backend": "megatron", "pp": 1, "micro_batch": 1}
+    said = "planned for the packages installed here (no transformer-engine); for the cluster's own"
+    for command, *options in (["plans"], ["explain", "--plan", "backend=megatron,cp=2"]):
+        assert said in desk.text(command, *options)[2]
+    assert said not in desk.text("explain", "--plan", "backend=megatron,tp=2")[2]
+    desk.values["stack"] = {"transformer-engine": "2.11"}
+    assert said not in desk.text("plans")[2]
+    desk.values["stack"] = {"transformer-engine": "none"}
+    assert said not in desk.text("plans")[2]
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("config.json", ", 8.03B parameters"), ("Meta/Llama_3.1 8B", "preset llama-3.1-8b, 8.03B")],
+)
+def test_plans_begin_with_what_was_planned(desk: Desk, model: str, said: str) -> None:
+    desk.values["workload"]["model"] = model
+    desk.values["search"] |= {"backend": "pytorch", "tp": 1, "precision": ["bf16", "fp8"]}
+    first = desk.text("plans", "--top", "1")[1].splitlines()[0]
+    assert said in first
+    assert ("preset" in first) == ("preset" in said)
+    assert first.endswith(
+        "8 h100-sxm-80gb, sequences of 8,192 tokens, global batch 128, precision bf16 or fp8"
+    )
+
+
+def test_explain_leaves_out_zeros_and_prints_near_plans_as_the_option_takes_them(
+    desk: Desk,
+) -> None:
+    plan = "backend=pytorch,zero_stage=3,recompute=full"
+    code, out, _ = desk.text("explain", "--plan", plan)
+    assert code == 0
+    assert " 0.0 ms" not in out
+    assert "-0.0" not in out
+    assert " 0 B" not in out
+    assert "context parallel" not in out
+    code, out, _ = desk.text("explain", "--plan", "backend=megatron,tp=3,precision=fp16")
+    assert code == 1
+    near = [line.split()[1] for line in out.splitlines() if line.startswith("    --plan ")]
+    code, document, _ = desk.json("explain", "--plan", "backend=megatron,tp=3,precision=fp16")
+    assert [parsed_plan(text).to_dict() for text in near] == [
+        one["plan"] for one in document["nearest_plans"]
+    ]
+    assert near

@@ -122,3 +122,14 @@ def test_people_get_a_table_of_predicted_values(
     shown = capsys.readouterr().out
     assert "predicted, not measured" in shown
     assert "peak memory" in shown
+
+
+def test_the_table_for_people_shows_the_plans_and_why_fits_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(table(tmp_path, ROW))]) == 0
+    out = capsys.readouterr().out
+    assert "zero1 mb2 tp2 bf16" in out
+    assert "fits is ?" not in out
+    assert main(["predict", str(table(tmp_path, ROW | {"gpu": "A100"}))]) == 0
+    assert "fits is ? where the memory of the GPU is not known" in capsys.readouterr().out

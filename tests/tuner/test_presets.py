@@ -132,5 +132,6 @@ def test_the_memory_in_a_name_is_that_of_the_driver_within_a_tenth() -> None:
 
 def test_the_nearest_names_come_first() -> None:
     assert gpu_names_by_nearness("a100-sxm-60gb")[0] in {"a100-sxm-40gb", "a100-sxm-80gb"}
+    assert all(name.startswith("h100-") for name in gpu_names_by_nearness("h1000")[:4])
     assert gpu_names_by_nearness("h900")[0].startswith("h100")
     assert sorted(gpu_names_by_nearness("x")) == sorted(gpu.name for gpu in GPUS)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.tuner.samplers.grid import PLANS, cost
 from tuner.cli.main import main
-from tuner.cli.replay_command import replayed
+from tuner.cli.replay_command import Replay, against_table, replayed
 from tuner.samplers.registry import SAMPLERS
 from tuner.sweep_table import SweepTable, read_sweep
 
@@ -271,3 +271,25 @@ def test_an_empty_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_without_json_a_table_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(table(tmp_path, rows())), "--trials", "4"]) == 0
     assert "llama-8b" in capsys.readouterr().out
+
+
+def test_the_table_holds_the_whole_plan_and_what_was_lost_to_the_best_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    content = [
+        SHAPE
+        | {"tp": tp, "pp": 2, "micro_batch": 1, "zero": 1, "recompute": "selective"}
+        | {"step_time_s": seconds, "outcome": outcome}
+        for tp, seconds, outcome in [(1, 9.0, "measured"), (2, 3.0, "measured"), (4, "", "failed")]
+    ]
+    path = table(tmp_path, content)
+    assert main(["replay", str(path), "--trials", "3"]) == 0
+    out = capsys.readouterr().out
+    plan = "megatron zero1 mb1 tp2 pp2 bf16 recompute-selective"
+    assert f"best is 3.00 s (row 1: {plan}); it was found" in out
+    assert f"{plan} │" in out
+    sweep = read_sweep(path)
+    found = replayed(sweep, sweep.groups[0], "plan", trials=3, seed=0)
+    slower = Replay(group=found.group, tries=tuple(t for t in found.tries if t.row != 1))
+    assert against_table(sweep, slower).endswith("what was found is 200.0% slower")

@@ -80,15 +80,15 @@ def test_a_study_is_sent_run_and_brought_back_and_goes_on(
     assert len(document["trials"]) == 3
     assert document["submitted"]["remote_study"] == "~/paratune-studies/mine"
     assert re.search(r"Sent 2 files, .*config.json.*mine.yaml", said)
-    assert "trial 1/3  pytorch" in said  # the lines that tune says
+    assert "trial 0 (1 of 3)  pytorch" in said  # the lines that tune says
     study = tmp_path / "studies" / "mine"
     assert main(["report", str(study)]) == 0
     assert (study / "best" / "README.md").exists()
     code, out, said = submit(two_nodes, tmp_path, *command, "5")
     assert code == 0, said
     assert len(json.loads(out)["trials"]) == 5  # three of them were there
-    assert "trial 3/5" not in said
-    assert "trial 4/5" in said
+    assert "trial 2 " not in said
+    assert "trial 3 (4 of 5)" in said
     nobody_learned(TOKEN, tmp_path, two_nodes.folder)
 
 
@@ -108,7 +108,7 @@ def interrupted_in_the_first_trial(
         assert process.stderr is not None
         for line in process.stderr:  # pytest-timeout bounds it
             said += line
-            if line.startswith("trial 1/"):
+            if line.startswith("trial 0 "):
                 process.send_signal(signal.SIGINT)
         return process.wait(), said
 
@@ -135,7 +135,7 @@ def test_ctrl_c_leaves_it_running_and_attach_brings_it_back(
     assert not (tmp_path / "studies").exists()
     code, out, said = submit(two_nodes, tmp_path, "--attach", job)
     assert code == 0, said
-    assert "trial 1/3" in said  # from the beginning
+    assert "trial 0 (1 of 3)" in said  # from the beginning
     assert "studies/mine" in out
     trials = sorted((tmp_path / "studies" / "mine" / "trials").iterdir())
     kinds = [json.loads((trial / "trial.json").read_text())["outcome"]["kind"] for trial in trials]

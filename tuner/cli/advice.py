@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -12,11 +13,15 @@ from numpy.typing import NDArray
 
 from search_spaces.enumeration import binding_removals
 from tuner.cli.setting import Planned, job_setting, planned_job
+from tuner.cluster import Device
 from tuner.cost_model.case import Subject
 from tuner.cost_model.prediction import breakdown
 from tuner.job import Job
+from tuner.outcome import OutOfMemory
 from tuner.plan import KNOB_NAMES, ParallelPlan
 from tuner.plan_arrays import PlanArrays
+from tuner.stack import COMPONENTS
+from tuner.trial import Trial
 from tuner.units import size_text, time_text
 
 _MAX_CHANGES = 6
@@ -152,6 +157,17 @@ def nothing_legal(job: Planned, changes: Sequence[Change]) -> str:
     return "\n".join([*lines, *_advice(changes)])
 
 
+def nothing_measured(job: Planned, trials: Sequence[Trial]) -> str:
+    """What became of the trials of a study that measured none, and no more than that is known."""
+    kinds = Counter(trial.outcome.kind.replace("_", " ") for trial in trials)
+    ends = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    said = f"none of {len(trials)} trials was measured: {ends}" if trials else "no trial has ended"
+    out_of_memory = any(isinstance(trial.outcome, OutOfMemory) for trial in trials)
+    if (out_of_memory or not trials) and not job.num_fitting:
+        return f"{said}\n{nothing_fits(job, helpful_changes(job.job))}"
+    return said
+
+
 def nothing_fits(job: Planned, changes: Sequence[Change]) -> str:
     """What the smallest plan needs against the limit, its largest term, and what would help."""
     predicted = job.predicted
@@ -207,3 +223,27 @@ def one_knob_away(plan: ParallelPlan, job: Planned) -> tuple[ParallelPlan, ...]:
     near = np.flatnonzero((_distance(plan, plans) == 1) & predicted.fits)
     near = near[np.argsort(predicted.step_time_s[near])][:_MAX_NEAR]
     return tuple(plans[int(index)] for index in near)
+
+
+def stack_hint(job: Job, sentences: Sequence[str]) -> str | None:
+    """That rules spoke of components that are missing here, for a cluster that is elsewhere.
+
+    Args:
+        job: what is planned.
+        sentences: of the rules that removed plans, or that a plan breaks.
+    """
+    elsewhere = job.resolved["cluster"] != "auto" and job.cluster.gpu.device is Device.CUDA
+    if not elsewhere or any(job.resolved["stack"].values()):
+        return None
+    missing = [
+        name
+        for name in COMPONENTS
+        if name not in job.stack.versions and any(name in said for said in sentences)
+    ]
+    if not missing:
+        return None
+    versions = ", ".join(f'{name}: "VERSION"' for name in missing)
+    return (
+        f"planned for the packages installed here (no {', no '.join(missing)}); for the "
+        f"cluster's own, write stack: {{{versions}}} in the job file"
+    )

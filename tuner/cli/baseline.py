@@ -105,6 +105,17 @@ def settled_baseline(folder: StudyFolder, given: Document | None, job: Planned) 
     return given
 
 
+def what_is_left_out(document: Document) -> tuple[str, ...]:
+    """Of the user's file: keys that are not known, and those that the plan does not carry."""
+    file = document["file"]
+    pinned = [f"{key}: {value or 'given'}" for key, value in document["pinned"].items()]
+    ignored = [f"{one['key']}: {one['reason']}" for one in document["ignored_keys"]]
+    lines = [f"a key that the framework does not know: {key}" for key in document["unknown_keys"]]
+    lines += [f"not carried over, and it may change the speed: {key}" for key in pinned]
+    lines += [f"not needed by the plan: {key}" for key in ignored]
+    return tuple(f"{file}: {line}" for line in [*lines, *document["notes"]])
+
+
 def baseline_plan(document: Document) -> ParallelPlan:
     """The plan of what was kept."""
     return ParallelPlan.from_dict(document["plan"])

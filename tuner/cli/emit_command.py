@@ -20,7 +20,7 @@ from reports.emit.readme import (
     readme,
     study_id,
 )
-from reports.emit.subject import Subject
+from reports.emit.subject import Subject, Unsayable
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial
 from runners.backends.launch import launch_for
@@ -48,6 +48,8 @@ _OWN_BACKEND = {
     Format.TORCHTITAN: Backend.PYTORCH,
 }
 """Formats of one framework: the fastest trial of that one is meant."""
+Emission = tuple[Subject, Numbers, dict[str, Any]]
+"""What is emitted, what is known of it, and what the JSON document says of it."""
 _LISTING = ".emitted.json"
 """Names of the files that emit wrote into a folder."""
 
@@ -74,11 +76,10 @@ def run(options: argparse.Namespace) -> int:
     from_study = options.source.is_dir()
     _check_source(options, from_study=from_study)
     if from_study:
-        folder = StudyFolder(options.source)
-        chosen = _chosen(folder, options.trial, form)
-        if chosen is None:
+        emission = _from_study(StudyFolder(options.source), options.trial, form)
+        if emission is None:
             return 1
-        subject, numbers, document = _of_study(folder, *chosen)
+        subject, numbers, document = emission
         out = options.out or options.source / "emitted" / form
     else:
         subject, numbers, document = _of_job(options.source, parsed_plan(options.plan))
@@ -116,20 +117,18 @@ def _check_source(options: argparse.Namespace, *, from_study: bool) -> None:
         )
 
 
-def _chosen(
-    folder: StudyFolder, number: int | None, form: Format
-) -> tuple[Trial, MeasuredTrial | None] | None:
-    """The trial that is named, else the best, with the settings that the second pass kept."""
-    trials = {trial.number: trial for trial in folder.trials()}
+def _from_study(folder: StudyFolder, number: int | None, form: Format) -> Emission | None:
+    """Of the trial that is named, else of the fastest that the format can say."""
     if number is not None:
+        trials = {trial.number: trial for trial in folder.trials()}
         if number not in trials:
             known = ", ".join(map(str, trials)) or "none"
             raise UserError(f"--trial must be one of the study's trials ({known}), got {number}")
-        return trials[number], None
+        return _of_study(folder, trials[number], None)
     summary = folder_summary(folder)
     backend = _OWN_BACKEND.get(form)
-    best = summary.best if backend is None else summary.best_of(backend)
-    if best is None:
+    candidates = summary.fastest_first(backend)
+    if not candidates:
         what = "trial" if backend is None else f"trial of {backend}"
         print(
             f"paratune: no {what} of {folder.path} has trained, so there is nothing to emit as "
@@ -137,12 +136,37 @@ def _chosen(
             file=sys.stderr,
         )
         return None
-    return best.trial, best
+    refusal: Unsayable | None = None
+    for candidate in candidates:
+        emission = _of_study(folder, candidate.trial, candidate)
+        try:
+            emitted(emission[0], form)
+        except Unsayable as error:
+            refusal = refusal or error
+        else:
+            return _said_to_be_slower(emission, candidate, summary.ranking[0], form)
+    assert refusal is not None
+    raise refusal
 
 
-def _of_study(
-    folder: StudyFolder, trial: Trial, best: MeasuredTrial | None
-) -> tuple[Subject, Numbers, dict[str, Any]]:
+def _said_to_be_slower(
+    emission: Emission, taken: MeasuredTrial, best: MeasuredTrial, form: Format
+) -> Emission:
+    """With a word, also in the page, where another trial than the winner had to be taken."""
+    subject, numbers, document = emission
+    if taken == best:
+        return emission
+    factor = taken.measured.step_time_s / best.measured.step_time_s
+    note = (
+        f"the winner (trial {best.number}, {best.label}) cannot be said in {form}; this is trial "
+        f"{taken.number}, the fastest that can: {factor:.2f}x the winner's step time"
+    )
+    print(f"paratune: {note}", file=sys.stderr)
+    lines = (note[0].upper() + note[1:], *numbers.lines)
+    return subject, replace(numbers, lines=lines), document | {"winner": best.number}
+
+
+def _of_study(folder: StudyFolder, trial: Trial, best: MeasuredTrial | None) -> Emission:
     if isinstance(trial.outcome, Rejected):
         raise UserError(
             f"trial {trial.number} must be of a legal plan, but {'; '.join(trial.outcome.reasons)}"
@@ -199,7 +223,7 @@ def _kept_files(launch: Path) -> tuple[LaunchFile, ...]:
     )
 
 
-def _of_job(path: Path, plan: ParallelPlan) -> tuple[Subject, Numbers, dict[str, Any]]:
+def _of_job(path: Path, plan: ParallelPlan) -> Emission:
     job = read_job(path, found_cluster)
     broken = rejections(plan, job_setting(job))
     if broken:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from search_spaces.enumeration import rejections
-from tuner.cli.advice import nearest_plans, one_knob_away
+from tuner.cli.advice import nearest_plans, one_knob_away, stack_hint
 from tuner.cli.found_cluster import found_cluster
 from tuner.cli.setting import Planned, job_setting, planned_job
+from tuner.cli.wide_console import wide_console
 from tuner.cost_model.case import Subject
 from tuner.cost_model.fit import usable_within
 from tuner.cost_model.prediction import breakdown, predictions
@@ -28,6 +31,29 @@ EXAMPLE = (
     "paratune explain examples/llama-3-8b-8xh100.yaml "
     "--plan backend=pytorch,zero_stage=3,recompute=full,precision=bf16"
 )
+
+
+_SHOWN_S = 5e-5
+"""Less than this is printed as 0.0 ms, and left out."""
+_MEMORY_WORDS = {
+    "given_back_late": "buffers that the allocator frees late",
+    "context": "context and libraries",
+    "logits": "logits and loss",
+    "optimizer": "optimizer states",
+}
+_TIME_WORDS = {
+    "elementwise": "elementwise operations",
+    "tensor_parallel": "tensor-parallel communication",
+    "context_parallel": "context-parallel communication",
+    "expert_parallel": "expert-parallel communication",
+    "data_parallel": "data-parallel communication",
+    "waiting_for_host_or_weights": "GPU idle: the host or gathered weights are late",
+    "hand_over": "passing activations between stages",
+    "pipeline_bubble": "pipeline bubble: stages without work",
+    "optimizer": "optimizer update",
+    "step": "fixed overhead of a step",
+}
+"""Terms whose names say too little."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +74,9 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(document))
     else:
         _show(plan, document)
+        hint = stack_hint(job, [rejection["sentence"] for rejection in document["rejections"]])
+        if hint:
+            print(f"paratune: {hint}", file=sys.stderr)
     return 0 if document["legal"] else 1
 
 
@@ -55,17 +84,20 @@ def parsed_plan(text: str) -> ParallelPlan:
     """The plan of a text such as ``backend=megatron,tp=4,pp=2``; other knobs at their defaults.
 
     Raises:
-        UserError: an unknown knob or option.
+        UserError: an unknown knob or option, or a knob twice.
     """
-    values: dict[str, Any] = {"backend": "pytorch"}
+    values: dict[str, Any] = {}
     for clause in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = clause.partition("=")
         if not equals:
             raise UserError(f"--plan must be knob=value pairs joined by commas, got {clause!r}")
-        values[name.strip()] = _value(value.strip())
+        name = name.strip()
+        if name in values:
+            raise UserError(f"--plan must give each knob once, got {name} twice: {text!r}")
+        values[name] = _value(value.strip())
     try:
-        return ParallelPlan.from_dict(values)
-    except (ValueError, TypeError) as error:
+        return ParallelPlan.from_dict({"backend": "pytorch"} | values)
+    except ValueError as error:
         raise UserError(f"--plan: {error}") from error
 
 
@@ -132,7 +164,7 @@ def _near_document(free: Planned, plan: ParallelPlan) -> dict[str, Any]:
 
 
 def _show(plan: ParallelPlan, document: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = wide_console()
     params = document["num_params"]
     console.print(f"{plan.label()}" + (f", {count_text(params)} parameters" if params else ""))
     for rejection in document["rejections"]:
@@ -149,32 +181,41 @@ def _show_terms(console: Console, document: dict[str, Any]) -> None:
     table.add_column("term")
     table.add_column("predicted", justify="right")
     for term, size in document["memory_bytes"].items():
-        table.add_row(term.replace("_", " "), size_text(size))
+        if size:
+            table.add_row(_words(term, _MEMORY_WORDS), size_text(size))
     table.add_row("in all", size_text(sum(document["memory_bytes"].values())), end_section=True)
     for term, seconds in document["time_s"].items():
-        table.add_row(term.replace("_", " "), time_text(seconds))
+        if abs(seconds) >= _SHOWN_S:
+            table.add_row(_words(term, _TIME_WORDS), time_text(seconds))
     table.add_row("in all", time_text(sum(document["time_s"].values())))
     console.print(table)
+    console.print("Terms that are zero, or hidden behind computation, are left out.")
     limit = size_text(document["memory_limit_bytes"])
     if document["fits"] is not None:
         says = "fits in" if document["fits"] else "does not fit in"
         console.print(f"It {says} the {limit} that a rank may allocate.")
 
 
+def _words(term: str, known: Mapping[str, str]) -> str:
+    return known.get(term, term.replace("_", " "))
+
+
 def _show_nearest(console: Console, plan: ParallelPlan, document: dict[str, Any]) -> None:
     title = "Fits, one knob away:" if document["legal"] else "Nearest legal plans:"
     console.print(title)
-    table = Table()
-    for name in ("step time", "memory", "fits"):
-        table.add_column(name, justify="right")
-    table.add_column("change")
     own = plan.to_dict()
     for near in document["nearest_plans"]:
         changes = [f"{k} {own[k]} -> {v}" for k, v in near["plan"].items() if own[k] != v]
-        table.add_row(
-            time_text(near["predicted_step_time_s"]),
-            size_text(near["predicted_peak_memory_bytes"]),
-            "yes" if near["fits"] else "no",
-            ", ".join(changes),
-        )
-    console.print(table)
+        step_time = time_text(near["predicted_step_time_s"])
+        memory = size_text(near["predicted_peak_memory_bytes"])
+        fits = "fits" if near["fits"] else "does not fit"
+        option = _plan_option(ParallelPlan.from_dict(near["plan"]))
+        console.print(f"  {', '.join(changes)}: {step_time}, {memory}, {fits}", markup=False)
+        console.print(f"    --plan {option}", markup=False, soft_wrap=True)
+
+
+def _plan_option(plan: ParallelPlan) -> str:
+    """What ``--plan`` would be given for it: the knobs that are not at their defaults."""
+    usual = ParallelPlan(backend=plan.backend).to_dict()
+    knobs = {k: v for k, v in plan.to_dict().items() if k == "backend" or v != usual[k]}
+    return ",".join(f"{name}={str(value).lower()}" for name, value in knobs.items())

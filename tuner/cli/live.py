@@ -98,11 +98,12 @@ class LiveView(StudyListener):
         self._lock = Lock()
         self._trials: tuple[Trial, ...] = ()
         self._final = ""
+        self._stage = ""
         self._live: Live | None = None
 
     def trial_started(self, number: int, plan: ParallelPlan, reason: str) -> None:
         """Shows which plan is tried, and what the search hopes for."""
-        head = f"trial {number + 1}/{self._budget.trials}  {plan.label()}"
+        head = f"{self._named(number)}  {plan.label()}"
         started = _Running(head=head, reason=reason, started_s=self._clock())
         with self._lock:
             self._running = self._running | {number: started}
@@ -126,7 +127,7 @@ class LiveView(StudyListener):
             self._trials = tuple(trials)
             self._num_here += 1
         self._console.print(
-            f"{trial.number + 1:>3}/{self._budget.trials}  {trial.plan.label():<58} "
+            f"{self._named(trial.number)}  {trial.plan.label():<58} "
             f"{outcome_text(trial.outcome)}  ({time_text(trial.wall_s)})",
             soft_wrap=True,
             markup=False,
@@ -142,6 +143,7 @@ class LiveView(StudyListener):
 
     def final_run(self, round_number: int, plan: ParallelPlan, outcome: Outcome | None) -> None:
         """Shows a run of the finals: that it starts, then what came of it."""
+        self._stage_begins("the finals: the best plans run again")
         if outcome is None:
             self._later(f"finals, round {round_number + 1}  {plan.label()}")
             return
@@ -149,12 +151,27 @@ class LiveView(StudyListener):
 
     def second_pass_run(self, number: int, next_run: NextRun, outcome: Outcome | None) -> None:
         """Shows a run of the second pass: that it starts, then what came of it."""
+        self._stage_begins("the second pass: the best plan with other framework settings")
         if outcome is None:
             settings = settings_text(next_run.settings) or "no setting changed"
             what = f" ({next_run.setting})" if next_run.setting else ""
             self._later(f"second pass, run {number}{what}  {settings}")
             return
         self._later_ended(outcome)
+
+    def note(self, words: str) -> None:
+        """Says what is done now, or what the user should know, as a lasting line."""
+        self._console.print(words, soft_wrap=True, markup=False)
+
+    def _stage_begins(self, words: str) -> None:
+        if words != self._stage:
+            self._stage = words
+            self.note(words)
+
+    def _named(self, number: int) -> str:
+        """By the number that its folder and the reports have; which one it is of how many."""
+        most = self._budget.trials
+        return f"trial {number}" + (f" ({number + 1} of {most})" if number < most else "")
 
     def _later(self, words: str) -> None:
         """A run after the trials is about to start."""

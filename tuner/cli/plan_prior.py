@@ -53,6 +53,18 @@ def job_sampler(
     )
 
 
+def check_warm_starts(job: Planned, paths: Sequence[Path]) -> None:
+    """Refuses what ``job_sampler`` would, before anything is made for the study.
+
+    Raises:
+        UserError: a warm start is not of this model, batch and cluster.
+    """
+    if paths:
+        candidates = Candidates.of_plans(job.space.plans, options=dict(job.space.knobs))
+        for path in paths:
+            earlier_trials(job, candidates, path)
+
+
 def job_belief(job: Planned, candidates: Candidates) -> Belief:
     """From the cost model; of a user's own module nothing is known."""
     shape = job.job.workload.shape

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
-from tuner.cli.advice import Change, helpful_changes, nothing_fits, nothing_legal
+from tuner.cli.advice import Change, helpful_changes, nothing_fits, nothing_legal, stack_hint
 from tuner.cli.setting import Planned, planned
-from tuner.units import size_text, time_text
+from tuner.cli.wide_console import wide_console
+from tuner.model_presets import preset_model, preset_named
+from tuner.units import count_text, size_text, time_text
 
 EXAMPLE = "paratune plans examples/llama-3-8b-8xh100.yaml --top 5"
 
@@ -45,6 +46,9 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(_document(job, shown, changes)))
     elif len(job.space.plans):
         _show(job, shown)
+    hint = stack_hint(job.job, [f"{r.sentence} {r.example}" for r in job.space.waterfall])
+    if hint:
+        print(f"paratune: {hint}", file=sys.stderr)
     if not len(job.space.plans):
         print(f"paratune: {options.job}: {nothing_legal(job, changes)}", file=sys.stderr)
         return 2 if job.job.asked else 1
@@ -89,7 +93,8 @@ def _plan_document(job: Planned, index: int) -> dict[str, Any]:
 
 
 def _show(job: Planned, shown: NDArray[np.int64]) -> None:
-    console = Console()
+    console = wide_console()
+    console.print(_header(job))
     waterfall = Table(title=f"{job.space.num_combinations:,} combinations", title_justify="left")
     waterfall.add_column("rule")
     waterfall.add_column("removed", justify="right")
@@ -99,8 +104,7 @@ def _show(job: Planned, shown: NDArray[np.int64]) -> None:
     console.print(waterfall)
     console.print(
         f"{len(job.space.plans):,} legal plans, {job.num_fitting:,} predicted to fit in "
-        f"{size_text(job.job.memory_limit_bytes)} a rank. Predicted, not measured:",
-        highlight=False,
+        f"{size_text(job.job.memory_limit_bytes)} a rank. Predicted, not measured:"
     )
     table = Table()
     for name in ("step time", "memory", "fits"):
@@ -109,6 +113,27 @@ def _show(job: Planned, shown: NDArray[np.int64]) -> None:
     for index in shown:
         table.add_row(*_cells(job, int(index)), job.space.plans[int(index)].label())
     console.print(table)
+
+
+def _header(job: Planned) -> str:
+    """What is planned, as it was understood."""
+    workload, cluster = job.job.workload, job.job.cluster
+    model, shape = workload.model, workload.shape
+    given = job.job.resolved["workload"]["model"]
+    is_preset = (
+        isinstance(given, str)
+        and preset_named(given) is not None
+        and preset_model(given, named=given) == model
+    )
+    parts = [
+        f"{'preset ' if is_preset else ''}{model.name}",
+        f"{count_text(shape.num_params)} parameters" if shape else "parameters unknown",
+        f"{cluster.num_gpus} {cluster.gpu.name}",
+        f"sequences of {workload.seq_len:,} tokens",
+        f"global batch {workload.global_batch_sequences:,}",
+        f"precision {' or '.join(str(p) for p in dict(job.space.knobs)['precision'])}",
+    ]
+    return ", ".join(parts)
 
 
 def _cells(job: Planned, index: int) -> tuple[str, str, str]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from tuner.cli.wide_console import wide_console
 from tuner.cost_model.calibration import (
     MeasuredPlans,
     calibrated,
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         for line in lines:
             print(json.dumps(line))
     else:
-        _show(lines)
+        _show(lines, sweep)
     return 0
 
 
@@ -181,15 +181,26 @@ def _runs(subject: Subject, plans: PlanArrays) -> BoolArray:
     return np.array([can[int(depth)] for depth in depths])
 
 
-def _show(lines: Sequence[dict[str, Any]]) -> None:
+def _show(lines: Sequence[dict[str, Any]], sweep: SweepTable) -> None:
+    plans = {
+        row: group.plans[at].label() for group in sweep.groups for at, row in enumerate(group.rows)
+    }
     table = Table(title="predicted, not measured", title_justify="left")
     for name in ("row", "step time", "peak memory", "fits"):
         table.add_column(name, justify="right")
+    table.add_column("plan", overflow="fold")
     for line in lines:
         table.add_row(
             str(line["row"]),
             time_text(line["predicted_step_time_s"]),
             size_text(line["predicted_peak_memory_bytes"]),
             {True: "yes", False: "no", None: "?"}[line["fits"]],
+            plans[line["row"]],
         )
-    Console().print(table)
+    console = wide_console()
+    console.print(table)
+    if any(line["fits"] is None for line in lines):
+        console.print(
+            "fits is ? where the memory of the GPU is not known: the table has no gpu_mem_gb of "
+            "the row, and GPUs of that name are made with several sizes."
+        )

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from tuner.cli.option_types import positive, seed
 from tuner.cli.replay_rows import chosen_groups
+from tuner.cli.wide_console import wide_console
 from tuner.cost_model.coefficients import DEFAULT
 from tuner.cost_model.fit import usable_bytes
 from tuner.cost_model.prediction import peak_memory, rows_of_subjects
@@ -40,21 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sampler", choices=SAMPLERS, default="plan", help="default: plan")
     parser.add_argument(
         "--trials",
-        type=_positive,
+        type=positive,
         default=_TRIALS,
         metavar="N",
         help="rows of each workload; default 30",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="of the sampler; default 0"
+        "--seed", type=seed, default=0, metavar="S", help="of the sampler; default 0"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document a workload")
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
-    return int(text)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -88,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps(document(replays[-1])), flush=True)
     if not options.json:
-        _show(replays)
+        _show(sweep, replays)
     if all(replay.best_s is None for replay in replays):
         print(f"paratune: {options.table}: {_nothing_ran(replays)}", file=sys.stderr)
         return 1
@@ -140,12 +135,12 @@ def document(replay: Replay) -> Mapping[str, Any]:
     }
 
 
-def _show(replays: Sequence[Replay]) -> None:
+def _show(sweep: SweepTable, replays: Sequence[Replay]) -> None:
     table = Table(title="Searches over a recorded sweep", title_justify="left")
     table.add_column("workload")
     for name in ("rows", "tried", "did not run", "best at trial", "best", "would stop after"):
         table.add_column(name, justify="right")
-    table.add_column("best plan")
+    table.add_column("best plan", overflow="fold")
     for replay in replays:
         lost = sum(one.answer.seconds is None for one in replay.tries)
         stop = next((n for n, one in enumerate(replay.tries) if one.enough), None)
@@ -162,7 +157,28 @@ def _show(replays: Sequence[Replay]) -> None:
             str(stop) if stop is not None else "-",
             plan,
         )
-    Console(highlight=False).print(table)
+    console = wide_console()
+    console.print(table)
+    for replay in replays:
+        console.print(against_table(sweep, replay), soft_wrap=True, markup=False)
+
+
+def against_table(sweep: SweepTable, replay: Replay) -> str:
+    """The fastest row of the whole table, read after the search, and how much slower was found."""
+    group = replay.group
+    read = [sweep.measurement(row) for row in group.rows]
+    seconds = [(m.step_time_s or np.inf) if m.outcome == "measured" else np.inf for m in read]
+    at = int(np.argmin(seconds))
+    workload = " ".join(cell for cell in group.key.values() if cell)
+    if np.isinf(seconds[at]):
+        return f"{workload}: no row of the table ran"
+    best = f"the table's best is {time_text(seconds[at])} (row {group.rows[at]}: "
+    best += f"{group.plans[at].label()})"
+    if replay.best_s is None:
+        return f"{workload}: {best}; none that was tried ran"
+    regret = replay.best_s / seconds[at] - 1
+    found = f"what was found is {regret:.1%} slower" if regret else "it was found"
+    return f"{workload}: {best}; {found}"
 
 
 def _nothing_ran(replays: Sequence[Replay]) -> str:

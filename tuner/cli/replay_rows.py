@@ -58,6 +58,8 @@ def _clauses(where: str) -> dict[str, str]:
         name, equals, value = clause.partition("=")
         if not equals or not name.strip():
             raise UserError(f"--where must be k=v,k=v, got {clause!r}")
+        if name.strip() in wanted:
+            raise UserError(f"--where must name a column once, got {name.strip()!r} twice")
         wanted[name.strip()] = value.strip()
     return wanted
 

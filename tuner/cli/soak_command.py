@@ -12,6 +12,7 @@ from typing import Any
 
 from reports.wording import headroom_words, interval_words, nearly_full_words, outcome_words
 from tuner.cli.folder_summary import folder_summary
+from tuner.cli.interrupts import ends_in_order
 from tuner.cli.kept_study import KeptStudy, runner_named, with_settings
 from tuner.errors import UserError
 from tuner.launch import AdaptiveSteps, Measurement
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     if best is None:
         print(f"paratune: {folder.path}: no plan has trained, nothing to soak", file=sys.stderr)
         return 1
-    with folder.locked():
+    with ends_in_order(), folder.locked():
         launch = folder.winner_launch_folder(best.number, best.run)
         outcome = soaked(kept, best.plan, launch, time_s)
     document = soak_document(best.plan, outcome, kept.memory_limit_bytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -12,51 +11,43 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from reports.json_summary import study_document
-from reports.summary import Summary
-from reports.terminal import answer_panel, trials_table
-from reports.write import write_reports
 from runners.backends.launch import launch_for
 from runners.environment import environment_facts
 from runners.ray_cluster import ray_nodes
-from tuner.cli.advice import helpful_changes, nothing_fits, nothing_legal
+from tuner.cli.advice import helpful_changes, nothing_legal
 from tuner.cli.baseline import (
     Document,
     baseline_plan,
     baseline_settings,
     given_baseline,
     settled_baseline,
+    what_is_left_out,
     with_baseline,
 )
-from tuner.cli.baseline_changes import explained
 from tuner.cli.baseline_confirmation import confirm_largest_change
 from tuner.cli.cluster_room import check_room
 from tuner.cli.finals_stage import FinalStage
-from tuner.cli.folder_summary import folder_summary
+from tuner.cli.finished_study import finished
 from tuner.cli.interrupts import ends_in_order
 from tuner.cli.kept_study import (
     RUNNERS,
-    KeptStudy,
     RunnerChoice,
     run_record,
     runner_named,
     with_settings,
 )
 from tuner.cli.live import LiveView
-from tuner.cli.plan_prior import job_sampler
-from tuner.cli.report_extras import report_extras
+from tuner.cli.option_types import positive, seed
+from tuner.cli.plan_prior import check_warm_starts, job_sampler
 from tuner.cli.root_traceback import root_traceback
 from tuner.cli.second_pass_stage import SecondPassStage
 from tuner.cli.setting import Planned, default_plans, planned
-from tuner.cli.verify_command import verified_winner
 from tuner.errors import UserError
 from tuner.job import Job
-from tuner.outcome import Measured
 from tuner.runner import Slots
 from tuner.samplers.registry import SAMPLERS
 from tuner.stack import COMPONENTS, installed_stack
+from tuner.storage_url import parsed_url
 from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder, said_where_unwritable
 from tuner.undisturbed import UndisturbedRunner
@@ -106,7 +97,7 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_search(group: Any) -> None:
     group.add_argument(
-        "--trials", type=_positive, metavar="N", help="in all, over all runs; default: the job's"
+        "--trials", type=positive, metavar="N", help="in all, over all runs; default: the job's"
     )
     group.add_argument(
         "--time", type=_seconds, metavar="T", help="of this run: 90s, 30m, 2h; default: the job's"
@@ -114,17 +105,17 @@ def _add_search(group: Any) -> None:
     group.add_argument("--sampler", choices=SAMPLERS, default="plan", help="default: plan")
     group.add_argument(
         "--second-pass",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="at the end, up to N runs of the winner with other framework settings; default: the "
         "job's, which is none",
     )
     group.add_argument(
-        "--seed", type=_seed, default=0, metavar="S", help="of the sampler; default 0"
+        "--seed", type=seed, default=0, metavar="S", help="of the sampler; default 0"
     )
     group.add_argument(
         "--parallel",
-        type=_positive,
+        type=positive,
         default=1,
         metavar="N",
         help="trials at a time, where the cluster is a multiple of the job's; default 1",
@@ -154,18 +145,6 @@ def _add_baseline(group: Any) -> None:
         metavar="FILE",
         help='Hugging Face TrainingArguments that fill in "auto" and the micro-batch',
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
-    return int(text)
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, got {text!r}")
-    return int(text)
 
 
 def _seconds(text: str) -> float:
@@ -199,14 +178,22 @@ def tuned(job: Planned, options: argparse.Namespace) -> int:
     if options.ray_address is not None and job.job.resolved["cluster"] != "auto":
         nodes = ray_nodes(options.ray_address)
         check_room(job.job.cluster, nodes, named=f"{options.job}: cluster")
+    _storage_url(options)
+    check_warm_starts(job, options.warm_start or ())
     folder = StudyFolder(options.study or Path("studies") / options.job.stem.strip("."))
     folder.create()
     with folder.locked(), said_where_unwritable(folder):
         baseline = settled_baseline(folder, baseline, job)
         job = with_baseline(job, baseline)
         _keep_job(folder, job, options, baseline)
-        end = _studied(job, folder, options, baseline)
-        return _finished(job, folder, end, options)
+        view = _view(job, folder, options)
+        for line in what_is_left_out(baseline) if baseline and options.baseline else ():
+            view.note(line)
+        try:
+            end = _studied(job, folder, options, baseline, view)
+        except KeyboardInterrupt:  # before its trials, or after all stages
+            end = StudyEnd(trials=folder.trials(), reason="it was interrupted", interrupted=True)
+        return finished(job, folder, end, options, view)
 
 
 def _check_stack(path: Path, job: Job) -> None:
@@ -220,6 +207,16 @@ def _check_stack(path: Path, job: Job) -> None:
             f"run trials, got {job.stack.versions.get(name, 'none')}; install it, remove it from "
             "stack, or plan only with: paratune plans"
         )
+
+
+def _storage_url(options: argparse.Namespace) -> str | None:
+    """The storage that was asked for, refused here where it is none: before there is a folder."""
+    url: str | None = options.storage
+    if url is None:
+        url = os.environ.get(STORAGE_VARIABLE) or None  # set to nothing, it is not set
+    if url is not None:
+        parsed_url(url)
+    return url
 
 
 def _dry_run(job: Planned, baseline: Document | None) -> int:
@@ -296,22 +293,36 @@ def _cluster_identity(job: Job) -> dict[str, Any]:
     }
 
 
-def _studied(
-    job: Planned, folder: StudyFolder, options: argparse.Namespace, baseline: Document | None
-) -> StudyEnd:
-    budget = Budget(
+def _budget(job: Planned, options: argparse.Namespace) -> Budget:
+    return Budget(
         trials=options.trials or job.job.trials,
         time_s=options.time if options.time is not None else job.job.time_s,
     )
-    view = LiveView(
-        budget,
+
+
+def _view(job: Planned, folder: StudyFolder, options: argparse.Namespace) -> LiveView:
+    return LiveView(
+        _budget(job, options),
         quiet=options.quiet,
         num_refused=job.space.num_combinations - len(job.space.plans),
         root_lines=partial(root_traceback, folder),
     )
+
+
+def _studied(
+    job: Planned,
+    folder: StudyFolder,
+    options: argparse.Namespace,
+    baseline: Document | None,
+    view: LiveView,
+) -> StudyEnd:
+    budget = _budget(job, options)
     sampler = job_sampler(
         job, options.sampler, seed=options.seed, warm_start=options.warm_start or ()
     )
+    if options.runner == "ray":
+        at = options.ray_address
+        view.note("starting Ray" if at is None else f"joining the Ray at {at}")
     runner = UndisturbedRunner(
         runner_named(
             RunnerChoice(
@@ -331,7 +342,7 @@ def _studied(
         runner=runner,
         folder=folder,
         sampler=sampler,
-        storage_url=options.storage or os.environ.get(STORAGE_VARIABLE),
+        storage_url=_storage_url(options),
         parallel=options.parallel,
         current=None if baseline is None else baseline_plan(baseline),
     )
@@ -378,43 +389,3 @@ def _after_trials(
     except KeyboardInterrupt:
         return replace(end, reason="it was interrupted after its trials", interrupted=True)
     return end
-
-
-def _finished(job: Planned, folder: StudyFolder, end: StudyEnd, options: argparse.Namespace) -> int:
-    if not (end.interrupted or options.no_verify or options.runner == "simulated"):
-        _verify(folder)
-    summary = explained(job.job, folder, folder_summary(folder))
-    write_reports(folder, summary, report_extras(folder, summary))
-    if options.json:
-        print(json.dumps(study_document(folder, summary)))
-    _say_end(job, folder, end, summary, options)
-    if end.interrupted:
-        return 130
-    return 0 if summary.best is not None else 1
-
-
-def _verify(folder: StudyFolder) -> None:
-    """The winner's verdict, once; a study that goes on with the same winner keeps it."""
-    best, known = folder_summary(folder).best, folder.verification()
-    if best is None:
-        return
-    if known is None or (known.plan, known.settings) != (best.plan, best.settings):
-        verified_winner(KeptStudy.read(folder))
-
-
-def _say_end(
-    job: Planned,
-    folder: StudyFolder,
-    end: StudyEnd,
-    summary: Summary,
-    options: argparse.Namespace,
-) -> None:
-    console = Console(stderr=options.json, quiet=options.quiet and options.json, highlight=False)
-    if any(isinstance(trial.outcome, Measured) for trial in end.trials):
-        console.print(trials_table(summary))
-        console.print(answer_panel(summary, folder))
-    else:
-        console.print(f"[bold]{nothing_fits(job, helpful_changes(job.job))}[/bold]")
-    console.print(f"The study ended because {end.reason}. Its report: {folder.report_file}")
-    if end.interrupted:
-        console.print("Nothing is lost: the same command goes on where it stopped.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.cli.folder_summary import folder_summary
+from tuner.cli.interrupts import ends_in_order
 from tuner.cli.kept_study import KeptStudy, runner_named, with_settings
 from tuner.cli.shallow import is_legal, shallow_workload
 from tuner.errors import UserError
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
             f"{folder.path} must be a study of real trials to be verified, but it is simulated; "
             "run it with --runner ray or local"
         )
-    with folder.locked():
+    with ends_in_order(), folder.locked():
         found = verified_winner(kept)
     if found is None:
         print(f"paratune: {folder.path}: no plan has trained, nothing to verify", file=sys.stderr)

@@ -158,7 +158,7 @@ class PlanSampler(optuna.samplers.BaseSampler):
             return asked
         best = float(evidence.seconds.min()) if len(evidence.seconds) else None
         chosen = proposal(self._expected(evidence, left), best, self._tie_break)
-        self.reason = _reason(chosen, best)
+        self.reason = proposal_reason(chosen, best)
         return chosen
 
     def _untried(self, evidence: Evidence) -> BoolArray:
@@ -242,17 +242,18 @@ class PlanSampler(optuna.samplers.BaseSampler):
         )
 
 
-def _reason(chosen: Proposal, best_s: float | None) -> str:
+def proposal_reason(chosen: Proposal, best_s: float | None) -> str:
     """What is hoped for of a proposal, in a sentence for people."""
     expected = f"{time_text(chosen.seconds)} a step, give or take {chosen.spread:.0%}"
     fit = f"{chosen.fit:.0%} likely to fit"
     if best_s is None:
         return f"the fastest by prediction ({expected}), {fit}"
-    if chosen.seconds < best_s:
-        return f"expected to be faster than the best ({expected}; gain {chosen.gain:.1%}), {fit}"
-    return (
-        f"uncertain enough to be faster than the best ({expected}; gain {chosen.gain:.1%}), {fit}"
+    than = (
+        f"faster than the best ({time_text(best_s)})"
+        if chosen.seconds < best_s
+        else f"so it may beat the best ({time_text(best_s)})"
     )
+    return f"expected {expected}, {than}; expected gain {chosen.gain:.1%}, {fit}"
 
 
 def _evidence_of(told: Sequence[Told], running: Sequence[int]) -> Evidence:

@@ -19,6 +19,7 @@ from tuner.launch import DEEPSPEED_FILE, Measurement
 from tuner.outcome import Rejected, Source
 from tuner.plan import Backend, ParallelPlan, Precision
 from tuner.study_folder import StudyFolder, write_launch_files
+from tuner.trial import Trial
 
 PYTORCH = ParallelPlan(backend=Backend.PYTORCH, zero_stage=2, micro_batch=2)
 DEEPSPEED = ParallelPlan(backend=Backend.DEEPSPEED, zero_stage=3)
@@ -34,13 +35,18 @@ def study(tmp_path: Path) -> StudyFolder:
         trials()[2],
     )
     folder = study_folder(tmp_path / "study", tried)
+    with_launch_files(folder, *tried)
+    return folder
+
+
+def with_launch_files(folder: StudyFolder, *tried: Trial) -> None:
+    """The trials' own launch files, in place of those that stand for them."""
     job = folder.read_json(folder.job_file) | {"defaults": {}}
     folder.write_json(folder.job_file, job)
     for one in tried:
         spec = launch_for(one.plan, tiny_workload(), cpu_cluster(4), Measurement())
         (folder.launch_folder(one.number) / "training.json").unlink(missing_ok=True)
         write_launch_files(spec, folder.launch_folder(one.number))
-    return folder
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, Any, str]:
@@ -72,10 +78,47 @@ def test_the_fastest_trial_is_emitted_with_what_was_measured(
 def test_a_format_of_one_framework_means_its_fastest_trial_byte_for_byte(
     study: StudyFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, document, _ = run(capsys, study.path, "--format", "deepspeed", "--json")
-    assert document["trial"] == 1
+    _, document, err = run(capsys, study.path, "--format", "deepspeed", "--json")
+    assert (document["trial"], document["winner"]) == (1, 0)
+    said = (
+        "he winner (trial 0, pytorch zero2 mb2 bf16) cannot be said in deepspeed; this is trial 1, "
+        "the fastest that can: 2.00x the winner's step time"
+    )
+    assert said in err
+    assert said in (Path(document["out"]) / "README.md").read_text()
     kept = (study.launch_folder(1) / DEEPSPEED_FILE).read_bytes()
     assert (Path(document["out"]) / DEEPSPEED_FILE).read_bytes() == kept
+
+
+def test_a_format_of_all_frameworks_that_cannot_say_the_winner_takes_the_fastest_that_it_can(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unsaid = ParallelPlan(backend=Backend.PYTORCH, zero_stage=1)
+    tried = (
+        trial(0, unsaid, measured(1.0)),
+        trial(1, DEEPSPEED, measured(1.5)),
+        trial(2, PYTORCH, measured(1.25)),
+    )
+    folder = study_folder(tmp_path / "study", tried)
+    with_launch_files(folder, *tried)
+    code, document, err = run(capsys, folder.path, "--format", "accelerate", "--json")
+    assert (code, document["trial"], document["winner"]) == (0, 2, 0)
+    assert "cannot be said in accelerate; this is trial 2" in err
+    code, document, err = run(capsys, folder.path, "--format", "torchrun", "--json")
+    assert (document["trial"], "winner" in document, err) == (0, False, "")
+    assert run(capsys, folder.path, "--format", "accelerate", "--trial", "0")[0] == 2
+
+
+def test_a_format_that_can_say_no_trial_refuses_with_what_is_in_the_winners_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried = (trial(0, ParallelPlan(backend=Backend.PYTORCH, zero_stage=1), measured(1.0)),)
+    folder = study_folder(tmp_path / "study", tried)
+    with_launch_files(folder, *tried)
+    code, _, err = run(capsys, folder.path, "--format", "accelerate")
+    assert code == 2
+    assert "zero_stage must be 0, 2 or 3, got 1" in err
+    assert not (folder.path / "emitted").exists()
 
 
 def test_emitting_changes_nothing_of_the_study_and_the_id_stays(

@@ -15,10 +15,12 @@ import pytest
 
 from reports.emit.formats import Format, emitted
 from reports.emit.hf_deepspeed import trainer_config
+from reports.emit.readme import predicted_numbers, readme
 from reports.emit.scripts import DEEPSPEED_SCRIPT, HOSTFILE, LAUNCH_SCRIPT
 from reports.emit.slurm import SLURM_SCRIPT
 from reports.emit.subject import Subject
 from reports.emit.training_arguments import TRAINING_ARGUMENTS_FILE
+from reports.wording import BENCH_VALUES
 from runners.bench.megatron_arguments import MegatronArguments
 from search_spaces.enumeration import rejections
 from search_spaces.rule import Setting
@@ -58,6 +60,23 @@ def test_the_files_that_the_trial_ran_with_are_emitted_byte_for_byte(form: Forma
     assert {file.name: made[file.name] for file in ran.spec.files} == {
         file.name: file.text for file in ran.spec.files
     }
+
+
+@pytest.mark.parametrize("form", Format)
+def test_every_format_says_what_is_the_benchs_and_claims_no_trial(form: Format) -> None:
+    backend = {
+        Format.MEGATRON: "megatron",
+        Format.MEGATRON_BRIDGE: "megatron",
+        Format.TORCHTITAN: "pytorch",
+    }.get(form, "deepspeed")
+    one = subject(backend=backend)
+    ran = {file.name for file in one.spec.files}
+    page = readme(one, form, predicted_numbers(1.0, 1)).text
+    made = {name: text for name, text in texts(one, form).items() if name not in ran}
+    assert BENCH_VALUES in page
+    assert any(BENCH_VALUES in text for text in made.values())
+    for text in (page, *made.values()):
+        assert "the trial" not in text.replace("The trial clips", "")
 
 
 def test_deepspeed_itself_is_given_no_auto() -> None:

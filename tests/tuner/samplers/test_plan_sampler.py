@@ -26,9 +26,10 @@ from tests.tuner.samplers.grid import (
 from tuner.cost_model.fit import usable_bytes
 from tuner.plan import ParallelPlan
 from tuner.plan_arrays import PlanArrays
+from tuner.samplers.acquisition import Proposal
 from tuner.samplers.candidates import Candidates
 from tuner.samplers.plan_belief import physical_belief
-from tuner.samplers.plan_sampler import PlanSampler, Told
+from tuner.samplers.plan_sampler import PlanSampler, Told, proposal_reason
 
 
 def sampler(**options: object) -> PlanSampler:
@@ -128,6 +129,15 @@ def test_what_the_user_runs_now_is_tried_first_unless_it_cannot_fit() -> None:
     chosen = sampler(first=first)
     assert asked(study_of(chosen))[1] == rows[1]
     assert chosen.reason == "the plan in use"
+
+
+def test_the_reason_tells_the_time_of_the_proposal_from_that_of_the_best() -> None:
+    unsure = Proposal(row=0, gain=0.052, fit=0.9, seconds=2.49, spread=0.22)
+    assert proposal_reason(unsure, 2.3) == (
+        "expected 2.49 s a step, give or take 22%, so it may beat the best (2.30 s); "
+        "expected gain 5.2%, 90% likely to fit"
+    )
+    assert "22%, faster than the best (2.60 s); expected gain 5.2%" in proposal_reason(unsure, 2.6)
 
 
 def test_an_enqueued_plan_is_tried_and_kept_from_others() -> None:
