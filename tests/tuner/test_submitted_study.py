@@ -120,7 +120,16 @@ def test_ctrl_c_leaves_it_running_and_attach_brings_it_back(
     package.mkdir()
     (package / "__init__.py").write_text(OWN_MODEL)
     workload = {"model": "own_paratune_model:Bigram", "vocab_size": 64} | BATCH
-    job_file(tmp_path, name="mine.yaml", workload=workload, cluster="auto", search=SEARCH)
+    # Steps enough that the study is still going on when the interrupt arrives.
+    measure = {"warmup_steps": 1, "steps": 300, "max_steps": 300}
+    job_file(
+        tmp_path,
+        name="mine.yaml",
+        workload=workload,
+        cluster="auto",
+        search=SEARCH,
+        measure=measure,
+    )
     code, said = interrupted_in_the_first_trial(
         two_nodes, tmp_path, "mine.yaml", "--remote-study", "~/own", "--no-verify"
     )
