@@ -19,6 +19,7 @@ from tuner.errors import UserError
 from tuner.finals import Finals
 from tuner.launch import TRAINING_FILE, LaunchSpec, Settings, SettingValue
 from tuner.second_pass import SecondPass
+from tuner.study_documents import check_document
 from tuner.trial import Trial
 from tuner.user_files import too_deep
 from tuner.verification import Verification
@@ -310,6 +311,7 @@ class StudyFolder:
         """
         try:
             value = json.loads(path.read_text())
+            check_document(path.name, value)
         except (FileNotFoundError, NotADirectoryError) as error:
             if self.path.exists() and not self.path.is_dir():
                 raise UserError(

@@ -77,6 +77,8 @@ def study_folder(path: Path, tried: tuple[Trial, ...], *, num_nodes: int = 1) ->
         "gpus_per_node": NUM_GPUS // num_nodes,
         "memory_limit_bytes": LIMIT_BYTES,
         "identity": {"cluster": {"gpu": "h100-sxm-80gb"}},
+        "defaults": {},
+        "job": {},
     }
     folder.write_json(folder.job_file, job)
     versions = {"torch": "2.13.0", "apex": None}

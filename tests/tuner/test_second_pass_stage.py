@@ -145,7 +145,7 @@ def test_the_reports_have_the_settings_and_every_option_that_was_tried(
     passed(study, job)
     write_reports(study, folder_summary(study))
     text = study.report_file.read_text()
-    assert "- Framework settings: ddp_static_graph=true (a step without takes +" in text
+    assert "- Settings: ddp_static_graph=true (a step without takes +" in text
     assert "| ddp_static_graph | false | ddp_static_graph=true |" in text
     page = (study.path / "report.html").read_text()
     assert "Framework settings of the winner" in page

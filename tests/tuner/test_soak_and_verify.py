@@ -81,6 +81,8 @@ def study(tmp_path: Path) -> StudyFolder:
         "gpus_per_node": 2,
         "memory_limit_bytes": LIMIT_BYTES,
         "defaults": {},
+        "identity": {},
+        "job": {},
         "run": run_record(cpu_cluster(2), "local", None, limits_s),
     }
     folder.write_json(folder.job_file, job)
