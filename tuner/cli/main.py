@@ -8,6 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+# NumPy reads it when it is imported. The matrices of a study are small: threads over them only
+# take cores from trials that are being measured.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from tuner.cli import (
     doctor_command,
     emit_command,
