@@ -49,6 +49,22 @@ def test_a_study_of_the_same_job_is_learnt_from(
     assert plans.index(first["best"]["plan"]) <= 3
 
 
+def test_a_study_of_nothing_but_the_plan_in_use_is_learnt_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That plan is legal for it is in use, though the search leaves its framework out."""
+    path = job(tmp_path)
+    path.write_text(path.read_text().replace("search:", "search:\n  backend: [pytorch]"))
+    in_use = tmp_path / "ds.json"
+    in_use.write_text(json.dumps({"train_micro_batch_size_per_gpu": 2}))
+    baseline = ("--baseline", str(in_use))
+    assert tune(path, tmp_path / "first", *baseline, "--trials", "1") == 0
+    tried = json.loads(capsys.readouterr().out)["trials"]
+    assert [trial["plan"]["backend"] for trial in tried] == ["deepspeed"]
+    warm = ("--warm-start", str(tmp_path / "first"))
+    assert tune(path, tmp_path / "second", *baseline, *warm) == 0
+
+
 def test_a_study_of_another_batch_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -179,7 +179,7 @@ def tuned(job: Planned, options: argparse.Namespace) -> int:
         nodes = ray_nodes(options.ray_address)
         check_room(job.job.cluster, nodes, named=f"{options.job}: cluster")
     _storage_url(options)
-    check_warm_starts(job, options.warm_start or ())
+    check_warm_starts(with_baseline(job, baseline), options.warm_start or ())
     folder = StudyFolder(options.study or Path("studies") / options.job.stem.strip("."))
     folder.create()
     with folder.locked(), said_where_unwritable(folder):
