@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -24,6 +24,7 @@ from tuner.trial import Trial
 from tuner.user_files import too_deep
 from tuner.verification import Verification
 
+_T = TypeVar("_T")
 _TRIAL = TypeAdapter(Trial)
 _FINALS = TypeAdapter(Finals)
 _SECOND_PASS = TypeAdapter(SecondPass)
@@ -249,15 +250,7 @@ class StudyFolder:
         Raises:
             UserError: their file cannot be read.
         """
-        if not self.finals_file.exists():
-            return None
-        try:
-            return _FINALS.validate_json(self.finals_file.read_bytes())
-        except (ValidationError, OSError) as error:
-            raise UserError(
-                f"{self.finals_file} must be finals as paratune writes them, but it cannot be read "
-                f"({_first_line(error)}); move it away to go on without it"
-            ) from error
+        return _kept(self.finals_file, _FINALS, "finals as paratune writes them")
 
     def keep_second_pass(self, found: SecondPass) -> None:
         """Keeps the second pass as far as it has come."""
@@ -269,15 +262,7 @@ class StudyFolder:
         Raises:
             UserError: its file cannot be read.
         """
-        if not self.second_pass_file.exists():
-            return None
-        try:
-            return _SECOND_PASS.validate_json(self.second_pass_file.read_bytes())
-        except (ValidationError, OSError) as error:
-            raise UserError(
-                f"{self.second_pass_file} must be a second pass as paratune writes it, but it "
-                f"cannot be read ({_first_line(error)}); move it away to go on without it"
-            ) from error
+        return _kept(self.second_pass_file, _SECOND_PASS, "a second pass as paratune writes it")
 
     def keep_verification(self, found: Verification) -> None:
         """Keeps the verdict on the winner."""
@@ -289,15 +274,12 @@ class StudyFolder:
         Raises:
             UserError: its file cannot be read.
         """
-        if not self.verification_file.exists():
-            return None
-        try:
-            return _VERIFICATION.validate_json(self.verification_file.read_bytes())
-        except (ValidationError, OSError) as error:
-            raise UserError(
-                f"{self.verification_file} must be a verdict as paratune writes it, but it cannot "
-                f"be read ({_first_line(error)}); make it again with paratune verify"
-            ) from error
+        return _kept(
+            self.verification_file,
+            _VERIFICATION,
+            "a verdict as paratune writes it",
+            way_out="make it again with paratune verify",
+        )
 
     def write_json(self, path: Path, value: Mapping[str, Any]) -> None:
         """Writes a JSON file of this folder at once."""
@@ -404,6 +386,28 @@ def write_atomically(path: Path, content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _kept(
+    path: Path,
+    adapter: TypeAdapter[_T],
+    what: str,
+    *,
+    way_out: str = "move it away to go on without it",
+) -> _T | None:
+    """What a file holds that a study need not have; None where it has not.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    if not path.exists():
+        return None
+    try:
+        return adapter.validate_json(path.read_bytes())
+    except (ValidationError, OSError) as error:
+        raise UserError(
+            f"{path} must be {what}, but it cannot be read ({_first_line(error)}); {way_out}"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:
