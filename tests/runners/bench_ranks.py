@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runners.backends.launch import launch_for
+from runners.rank_processes import free_port
 from tests.runners.forked_rank import run_forked_rank
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.launch import Measurement, Settings
@@ -56,7 +57,7 @@ def trained(
     )
     launch = folder / "launch"
     write_launch_files(spec, launch)
-    port = str(_free_port())
+    port = str(free_port("127.0.0.1"))
     ranks: list[Any] = []
     for rank in range(num_ranks):
         env = {
@@ -93,11 +94,3 @@ def trained(
         assert report["status"] == "ok", f"rank {rank} of {plan.label()}: {report}\n{log}"
         reports.append(report["result"])
     return reports
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from runners.backends.pytorch_native import pytorch_launch
+from runners.rank_processes import free_port
 from search_spaces.pytorch_models import PP_FAMILIES, TP_FAMILIES
-from tests.runners.bench_ranks import _free_port
 from tests.runners.gradient_rank import write_gradient_norms
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.launch import Measurement
@@ -65,7 +65,7 @@ def gradient_norms(
     write_launch_files(spec, folder / "launch")
     context = multiprocessing.get_context("forkserver")
     shared = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1"}
-    port = str(_free_port())
+    port = str(free_port("127.0.0.1"))
     ranks = [
         context.Process(
             target=write_gradient_norms,
