@@ -1,4 +1,4 @@
-"""What the driver of a study costs and survives: `python benchmarks/driver.py kills | thousand`.
+"""What the driver of a study costs and survives: `python -m benchmarks.driver kills | thousand`.
 
 `kills` kills the driver with SIGKILL at random moments and runs the same command again, until so
 many kills are done; every study must end with the trials of one that was left alone, none lost and
@@ -36,6 +36,7 @@ import psutil
 import yaml
 
 from runners.simulated_runner import SimulatedRunner
+from tests.tiny_job import LLAMA_CONFIG
 from tuner.cli.plan_prior import job_sampler
 from tuner.cli.setting import Planned, planned
 from tuner.launch import LaunchSpec
@@ -49,20 +50,6 @@ from tuner.study_folder import StudyFolder
 _TOKEN = "PARATUNE_BENCHMARK_TOKEN"
 _ORPHAN_LIMIT_S = 5.0
 _RUN_LIMIT_S = 600.0
-_TINY_LLAMA: Mapping[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "max_position_embeddings": 128,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-05,
-    "tie_word_embeddings": False,
-}
 _SMALL_JOB: Mapping[str, Any] = {
     "workload": {"model": "config.json", "seq_len": 32, "global_batch": 8},
     "cluster": {"gpu": "cpu", "gpus_per_node": 4},
@@ -98,7 +85,7 @@ def main() -> int:
 
 
 def _job(folder: Path, values: Mapping[str, Any], *, gpus: int | None = None) -> Path:
-    (folder / "config.json").write_text(json.dumps(_TINY_LLAMA))
+    (folder / "config.json").write_text(json.dumps(LLAMA_CONFIG))
     job = dict(values)
     if gpus is not None:
         job["cluster"] = {**values["cluster"], "gpus_per_node": gpus}
@@ -339,7 +326,7 @@ class _Laps(StudyListener):
 
 def _thousand(work: Path, options: argparse.Namespace) -> int:
     if options.sampler is None:  # each in a process of its own, for its own memory
-        again = [sys.executable, __file__, *sys.argv[1:], "--sampler"]
+        again = [sys.executable, "-m", "benchmarks.driver", *sys.argv[1:], "--sampler"]
         ends = [subprocess.run([*again, name], check=False) for name in ("random", "plan")]
         return max(end.returncode for end in ends)
     job = planned(_job(work, _LARGE_JOB), None)

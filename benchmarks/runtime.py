@@ -1,4 +1,4 @@
-"""Overhead of a trial, warm and by hand: `python benchmarks/runtime.py [--runner ray]`.
+"""Overhead of a trial, warm and by hand: `python -m benchmarks.runtime [--runner ray]`.
 
 Each plan runs as a trial of a study and, right afterwards, the same launch files by the framework's
 own command (`torchrun`; `deepspeed` for DeepSpeed). Overhead is all that is not building the model
