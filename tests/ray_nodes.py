@@ -78,6 +78,7 @@ class TwoNodes:
     node_env: Mapping[str, str]
     num_cpus: int
     nodes: list[RayNodeProcess] = field(default_factory=list)
+    """The head first; one that was killed is out of it as soon as another is started."""
 
     @property
     def head(self) -> RayNodeProcess:
@@ -118,7 +119,7 @@ class TwoNodes:
             *("--min-worker-port", "0", "--max-worker-port", "0", "--no-monitor"),  # any free port
             *options,
         ]
-        log = self.folder / f"node-{len(self.nodes)}.log"
+        log = self.folder / f"node-{agent_port}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
@@ -129,7 +130,7 @@ class TwoNodes:
                 start_new_session=True,
             )
         node = RayNodeProcess(process=process, log=log)
-        self.nodes.append(node)
+        self.nodes = [*(old for old in self.nodes if old.process.poll() is None), node]
         _wait_until(lambda: "Ray runtime started" in log.read_text(errors="replace"), node)
 
 
