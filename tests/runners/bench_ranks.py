@@ -24,15 +24,8 @@ from tuner.study_folder import write_launch_files
 from tuner.workload import Workload
 
 os.environ["OMP_NUM_THREADS"] = "1"
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    [
-        "runners.bench.rank",
-        "runners.bench.pytorch_training",
-        "runners.bench.deepspeed_training",
-        "runners.bench.megatron_training",
-    ]
-)
+FORK_SERVER = multiprocessing.get_context("forkserver")
+FORK_SERVER.set_forkserver_preload(["tests.runners.rank_imports"])
 
 
 def trained(
@@ -70,7 +63,7 @@ def trained(
             "MASTER_PORT": port,
         }
         ranks.append(
-            _CONTEXT.Process(
+            FORK_SERVER.Process(
                 target=rank_program, args=(launch, folder, rank, env, mistake), daemon=True
             )
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -33,11 +35,17 @@ def _losses(reports: list[dict[str, Any]]) -> list[float]:
     return losses
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+@cache
+def _alone(workload: Workload) -> list[float]:
     """Losses of three steps on one rank, in fp32, all sequences in one micro-batch."""
-    reports = trained(_plan(micro_batch=8), tmp_path_factory.mktemp("reference"), num_ranks=1)
-    return _losses(reports)
+    with TemporaryDirectory() as folder:
+        return _losses(trained(_plan(micro_batch=8), Path(folder), num_ranks=1, workload=workload))
+
+
+@pytest.fixture
+def reference() -> list[float]:
+    """Those of the tiny Llama."""
+    return _alone(tiny_workload())
 
 
 LAYOUTS: tuple[tuple[int, dict[str, Any]], ...] = (
@@ -113,8 +121,7 @@ def test_the_threads_of_process_groups_are_not_counted_as_memory(tmp_path: Path)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_the_model_is_that_of_its_config(family: str, tmp_path: Path) -> None:
     workload = family_workload(family)
-    losses = _losses(trained(_plan(micro_batch=8), tmp_path, num_ranks=1, workload=workload))
-    assert losses[0] == pytest.approx(_hugging_face_loss(workload, tmp_path), rel=1e-5)
+    assert _alone(workload)[0] == pytest.approx(_hugging_face_loss(workload, tmp_path), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +137,8 @@ def test_tied_embeddings_and_biases_train_alike_in_every_layout(
     family: str, num_ranks: int, knobs: dict[str, Any], tmp_path: Path
 ) -> None:
     workload = family_workload(family)
-    alone = trained(_plan(micro_batch=8), tmp_path / "alone", num_ranks=1, workload=workload)
-    split = trained(_plan(**knobs), tmp_path / "split", num_ranks=num_ranks, workload=workload)
-    assert _losses(split) == pytest.approx(_losses(alone), rel=1e-5)
+    split = trained(_plan(**knobs), tmp_path, num_ranks=num_ranks, workload=workload)
+    assert _losses(split) == pytest.approx(_alone(workload), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +155,8 @@ def test_experts_train_alike_in_every_layout(
     family: str, num_ranks: int, knobs: dict[str, Any], tmp_path: Path
 ) -> None:
     workload, plan = family_workload(family), _plan(**knobs)
-    alone = trained(_plan(micro_batch=8), tmp_path / "alone", num_ranks=1, workload=workload)
-    split = trained(plan, tmp_path / "split", num_ranks=num_ranks, workload=workload)
-    assert _losses(split) == pytest.approx(_losses(alone), rel=1e-6)
+    split = trained(plan, tmp_path, num_ranks=num_ranks, workload=workload)
+    assert _losses(split) == pytest.approx(_alone(workload), rel=1e-6)
     assert _losses(split)[2] < _losses(split)[0] - 0.05
     for report in split:
         assert {name: report["effective"][name] for name in plan.to_dict()} == plan.to_dict()
@@ -169,9 +174,8 @@ def test_uneven_stages_train_alike(
     num_layers: int, knobs: dict[str, Any], layers_of_ranks: list[list[int]], tmp_path: Path
 ) -> None:
     workload, plan = tiny_workload(num_hidden_layers=num_layers), _plan(**knobs)
-    alone = trained(_plan(micro_batch=8), tmp_path / "alone", num_ranks=1, workload=workload)
-    split = trained(plan, tmp_path / "split", num_ranks=plan.pp, workload=workload)
-    assert _losses(split) == pytest.approx(_losses(alone), rel=1e-6)
+    split = trained(plan, tmp_path, num_ranks=plan.pp, workload=workload)
+    assert _losses(split) == pytest.approx(_alone(workload), rel=1e-6)
     assert [report["effective"]["num_layers"] for report in split] == layers_of_ranks
 
 
@@ -190,15 +194,14 @@ def test_a_sequence_split_over_ranks_trains_alike(
 ) -> None:
     """All but the attention, which is Transformer Engine's, needs a GPU and has a stand-in here."""
     workload, plan = family_workload(family), _plan(**knobs)
-    alone = trained(_plan(micro_batch=8), tmp_path / "alone", num_ranks=1, workload=workload)
     split = trained(
         plan,
-        tmp_path / "split",
+        tmp_path,
         num_ranks=num_ranks,
         workload=workload,
         rank_program=run_context_parallel_rank,
     )
-    assert _losses(split) == pytest.approx(_losses(alone), rel=3e-6)
+    assert _losses(split) == pytest.approx(_alone(workload), rel=3e-6)
     for report in split:
         assert {name: report["effective"][name] for name in plan.to_dict()} == plan.to_dict()
 
@@ -240,10 +243,9 @@ def test_what_megatron_rewrites_in_silence_is_read_back_as_it_was_asked(tmp_path
 
 def test_a_vocabulary_that_is_padded_trains_alike_in_every_layout(tmp_path: Path) -> None:
     workload = tiny_workload(vocab_size=509)
-    alone = trained(_plan(micro_batch=8), tmp_path / "alone", num_ranks=1, workload=workload)
     knobs = {"tp": 2, "micro_batch": 8}
-    split = trained(_plan(**knobs), tmp_path / "split", num_ranks=2, workload=workload)
-    assert _losses(split) == pytest.approx(_losses(alone), rel=1e-5)
+    split = trained(_plan(**knobs), tmp_path, num_ranks=2, workload=workload)
+    assert _losses(split) == pytest.approx(_alone(workload), rel=1e-5)
 
 
 def _hugging_face_loss(workload: Workload, folder: Path) -> float:

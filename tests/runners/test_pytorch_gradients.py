@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +13,7 @@ import pytest
 from runners.backends.pytorch_native import pytorch_launch
 from runners.rank_processes import free_port
 from search_spaces.pytorch_models import PP_FAMILIES, TP_FAMILIES
+from tests.runners.bench_ranks import FORK_SERVER
 from tests.runners.gradient_rank import write_gradient_norms
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.launch import Measurement
@@ -63,11 +63,10 @@ def gradient_norms(
     spec = pytorch_launch(plan, workload or tiny_workload(), cpu_cluster(num_ranks), Measurement())
     folder.mkdir(exist_ok=True)
     write_launch_files(spec, folder / "launch")
-    context = multiprocessing.get_context("forkserver")
     shared = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1"}
     port = str(free_port("127.0.0.1"))
     ranks = [
-        context.Process(
+        FORK_SERVER.Process(
             target=write_gradient_norms,
             args=(
                 folder / "launch",

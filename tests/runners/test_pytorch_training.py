@@ -13,6 +13,7 @@ import pytest
 from tests.runners.bench_ranks import trained
 from tests.tiny_job import tiny_workload
 from tuner.plan import Backend, ParallelPlan, Precision, Recompute
+from tuner.workload import Workload
 
 pytestmark = pytest.mark.ranks
 
@@ -24,10 +25,13 @@ def pytorch_plan(**knobs: Any) -> ParallelPlan:
 
 
 @cache
-def one_rank_losses() -> list[float]:
+def one_rank_losses(workload: Workload | None = None) -> list[float]:
+    """All sequences of a step in one micro-batch."""
+    workload = workload or tiny_workload()
     with TemporaryDirectory() as folder:
-        plan = pytorch_plan(micro_batch=8)
-        return list(trained(plan, Path(folder), num_ranks=1)[0]["losses"])
+        plan = pytorch_plan(micro_batch=workload.global_batch_sequences)
+        reports = trained(plan, Path(folder), num_ranks=1, workload=workload)
+    return list(reports[0]["losses"])
 
 
 @pytest.mark.parametrize(
@@ -102,12 +106,9 @@ def test_half_precision_trains_nearly_alike(
 )
 def test_other_families_split_as_llama_does(changes: dict[str, Any], tmp_path: Path) -> None:
     workload = tiny_workload(**changes)
-    one = trained(pytorch_plan(micro_batch=8), tmp_path / "one", num_ranks=1, workload=workload)[0][
-        "losses"
-    ]
     plan = pytorch_plan(tp=2, zero_stage=2, micro_batch=4, sequence_parallel=True)
-    split = trained(plan, tmp_path / "split", num_ranks=2, workload=workload)[0]["losses"]
-    assert split == pytest.approx(one, rel=1e-4)
+    split = trained(plan, tmp_path, num_ranks=2, workload=workload)[0]["losses"]
+    assert split == pytest.approx(one_rank_losses(workload), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +140,8 @@ def test_what_no_rule_refuses_trains_as_one_rank_does(
     config: dict[str, Any], num_ranks: int, knobs: dict[str, Any], tmp_path: Path
 ) -> None:
     workload = tiny_workload(**config)
-    one = trained(pytorch_plan(micro_batch=8), tmp_path / "one", num_ranks=1, workload=workload)
-    split = trained(
-        pytorch_plan(**knobs), tmp_path / "split", num_ranks=num_ranks, workload=workload
-    )
-    assert split[0]["losses"] == pytest.approx(one[0]["losses"], rel=1e-4)
+    split = trained(pytorch_plan(**knobs), tmp_path, num_ranks=num_ranks, workload=workload)
+    assert split[0]["losses"] == pytest.approx(one_rank_losses(workload), rel=1e-4)
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
@@ -163,7 +161,6 @@ def test_experts_that_no_token_visits_keep_no_rank_waiting(
         seq_len=4,
         global_batch_sequences=2,
     )
-    one = trained(pytorch_plan(micro_batch=2), tmp_path / "one", num_ranks=1, workload=workload)
     plan = pytorch_plan(zero_stage=zero_stage)
-    two = trained(plan, tmp_path / "two", num_ranks=2, workload=workload, limit_s=40)
-    assert two[0]["losses"] == pytest.approx(one[0]["losses"], rel=1e-4)
+    two = trained(plan, tmp_path, num_ranks=2, workload=workload, limit_s=40)
+    assert two[0]["losses"] == pytest.approx(one_rank_losses(workload), rel=1e-4)
