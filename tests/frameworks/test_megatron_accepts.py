@@ -141,7 +141,7 @@ def _legal(setting: Setting) -> PlanArrays:
 
 
 @settings(
-    max_examples=200,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -160,7 +160,7 @@ def test_megatron_trains_every_legal_plan_as_it_was_asked(
 
 
 @settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -89,7 +89,7 @@ FEW = settings(
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
 )
-MANY = settings(FEW, max_examples=200)
+MANY = settings(FEW, max_examples=100)
 
 
 @MANY

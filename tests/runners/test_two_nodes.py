@@ -99,13 +99,6 @@ def test_more_nodes_than_there_are_are_refused_before_a_folder_is_made(
     assert not (tmp_path / "study").exists()
 
 
-def test_gpus_that_nobody_has_are_refused(two_nodes: TwoNodes, tmp_path: Path) -> None:
-    job = job_file(tmp_path, cluster="2x8 h100-sxm-80gb", memory={})
-    code, said = tune(two_nodes, job)
-    assert code == 2
-    assert "needs 2 nodes with 8 GPUs each, but the Ray has 2 nodes with 0 GPUs" in said
-
-
 def test_a_missing_token_is_named(two_nodes: TwoNodes, tmp_path: Path) -> None:
     without = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     code, said = tune(two_nodes, job_file(tmp_path), env=without)

@@ -24,7 +24,7 @@ from tuner.param_counts import padded_params, padded_vocab
 
 DOCUMENT = Path(__file__).parents[2] / "docs/models.md"
 FAMILIES = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-NUM_SMALL_SHAPES = 3
+NUM_SMALL_SHAPES = 1
 QWEN4_INDEXER = {
     "indexer_n_heads": 4,
     "indexer_kv_heads": 1,

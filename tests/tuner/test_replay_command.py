@@ -119,7 +119,7 @@ def test_measurements_shuffled_between_rows_are_found_no_sooner_than_by_chance(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counts = []
-    for seed in range(4):
+    for seed in range(3):
         content = rows()
         order = np.random.default_rng(seed).permutation(len(content))
         results = ("step_time_s", "tokens_per_s_per_gpu", "outcome")
@@ -129,7 +129,7 @@ def test_measurements_shuffled_between_rows_are_found_no_sooner_than_by_chance(
         ]
         path = table(tmp_path, shuffled, f"{seed}.csv")
         # Later trials would only take longer: what is not found by then counts as never.
-        (line,) = replay(path, capsys, "--trials", str(len(content) // 3))
+        (line,) = replay(path, capsys, "--trials", str(len(content) // 5))
         counts.append(trials_to_best(line))
     # By chance half of the rows are needed on average.
     assert np.mean(counts) > len(PLANS) / 5

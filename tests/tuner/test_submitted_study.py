@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from runners.environment import own_version
 from tests.conftest import TOKEN
 from tests.ray_nodes import TwoNodes
 from tests.tiny_job import job_file
@@ -71,6 +70,7 @@ def submit(
 def test_a_study_is_sent_run_and_brought_back_and_goes_on(
     two_nodes: TwoNodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The entry there refuses any version but its own (tests/runners/test_ray_job_entry.py)."""
     job_file(tmp_path, name="mine.yaml")
     command = ["mine.yaml", "--runner", "simulated", "--json", "--trials"]
     code, out, said = submit(two_nodes, tmp_path, *command, "3")
@@ -176,23 +176,3 @@ def test_a_wrong_token_is_named_and_not_said(two_nodes: TwoNodes, tmp_path: Path
     code, _, said = submit(two_nodes, tmp_path, "mine.yaml", env=none)
     assert code == 2
     assert "must be given Ray's token, but none was found" in said
-
-
-def test_another_paratune_on_the_cluster_is_named(
-    two_nodes: TwoNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job_file(tmp_path, name="mine.yaml")
-    version = "import runners.ray_jobs as jobs; jobs.own_version = lambda: '9.9.9'"
-    program = f"{version}; from tuner.cli.main import main; raise SystemExit(main())"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "submit", "mine.yaml", "--address", two_nodes.dashboard],
-        cwd=tmp_path,
-        env={**os.environ, **two_nodes.client_env},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "the paratune that submits, 9.9.9, but the Python of its head" in done.stderr
-    assert f"has {own_version()}" in done.stderr

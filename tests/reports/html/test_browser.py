@@ -186,10 +186,11 @@ def test_a_study_without_a_winner_draws_what_it_has(browser: Browser, tmp_path: 
 def test_a_thousand_trials_open_within_two_seconds(browser: Browser, tmp_path: Path) -> None:
     tried = many_trials(1000)
     path = written(tmp_path / "s", tried, extras_of(tried), "a log\n" * 40)
-    took_ms = []
     for _ in range(3):  # the best of three: the machine may be busy with something else
         browser.driver.get(path.as_uri())
-        took_ms.append(browser.value("performance.getEntriesByType('navigation')[0].loadEventEnd"))
+        took_ms = browser.value("performance.getEntriesByType('navigation')[0].loadEventEnd")
+        if took_ms < OPEN_MS:
+            break
 
     assert len(shown_trials(browser)) == 1000
-    assert min(took_ms) < OPEN_MS
+    assert took_ms < OPEN_MS
