@@ -53,6 +53,15 @@ def tiny_workload(**changes: Any) -> Workload:
     return Workload(model=model, seq_len=32, global_batch_sequences=8, learning_rate=1e-3)
 
 
+NO_CONFIG: dict[str, Any] = {
+    "model": "tests.runners.own_model:make",
+    "vocab_size": 64,
+    "seq_len": 16,
+    "global_batch": 4,
+}
+"""A workload for commands that are not about their model: a config.json takes seconds to read."""
+
+
 def job_file(folder: Path, *, name: str = "job.yaml", **sections: Any) -> Path:
     """A job file of a tiny model in fp32 on two CPU ranks, with its model; sections replace its."""
     (folder / "config.json").write_text(json.dumps(LLAMA_CONFIG))

@@ -15,7 +15,7 @@ import pytest
 
 from runners.placement import PLACEMENT_FILE
 from tests.ray_nodes import TwoNodes, listening_hosts
-from tests.tiny_job import job_file
+from tests.tiny_job import NO_CONFIG, job_file
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -90,7 +90,7 @@ def test_the_ranks_of_every_framework_run_on_both_nodes(
 def test_more_nodes_than_there_are_are_refused_before_a_folder_is_made(
     two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
-    job = job_file(tmp_path, cluster=nodes_of_one_rank(3))
+    job = job_file(tmp_path, workload=NO_CONFIG, cluster=nodes_of_one_rank(3))
     code, said = tune(two_nodes, job)
     assert code == 2
     assert "it needs 3 nodes with 1 CPU each, but the Ray has 2 nodes with 4 CPUs" in said
@@ -101,7 +101,7 @@ def test_more_nodes_than_there_are_are_refused_before_a_folder_is_made(
 
 def test_a_missing_token_is_named(two_nodes: TwoNodes, tmp_path: Path) -> None:
     without = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-    code, said = tune(two_nodes, job_file(tmp_path), env=without)
+    code, said = tune(two_nodes, job_file(tmp_path, workload=NO_CONFIG), env=without)
     assert code == 2
     assert "must be given Ray's token, but RAY_AUTH_MODE is disabled here" in said
     assert not (tmp_path / "study").exists()
@@ -112,7 +112,9 @@ def test_another_ray_than_that_of_the_cluster_is_named(two_nodes: TwoNodes, tmp_
     (tmp_path / "sitecustomize.py").write_text("import ray; ray.__version__ = '2.59.0'")
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
     code, said = tune(
-        two_nodes, job_file(tmp_path), env={**two_nodes.client_env, "PYTHONPATH": path}
+        two_nodes,
+        job_file(tmp_path, workload=NO_CONFIG),
+        env={**two_nodes.client_env, "PYTHONPATH": path},
     )
     assert code == 2
     assert "must have the Ray and the Python of the cluster" in said

@@ -37,6 +37,15 @@ class Bigram(nn.Module):
 """
 
 
+def job_of_own_model(folder: Path, **sections: object) -> None:
+    """``mine.yaml``; its model needs no config.json, which takes seconds to read at both ends."""
+    package = folder / "own_paratune_model"
+    package.mkdir()
+    (package / "__init__.py").write_text(OWN_MODEL)
+    workload = {"model": "own_paratune_model:Bigram", "vocab_size": 64} | BATCH
+    job_file(folder, name="mine.yaml", workload=workload, **sections)
+
+
 @contextmanager
 def submitting(
     cluster: TwoNodes, folder: Path, *options: str, env: Mapping[str, str] | None = None
@@ -116,20 +125,9 @@ def interrupted_in_the_first_trial(
 def test_ctrl_c_leaves_it_running_and_attach_brings_it_back(
     two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
-    package = tmp_path / "own_paratune_model"
-    package.mkdir()
-    (package / "__init__.py").write_text(OWN_MODEL)
-    workload = {"model": "own_paratune_model:Bigram", "vocab_size": 64} | BATCH
     # Steps enough that the study is still going on when the interrupt arrives.
     measure = {"warmup_steps": 1, "steps": 300, "max_steps": 300}
-    job_file(
-        tmp_path,
-        name="mine.yaml",
-        workload=workload,
-        cluster="auto",
-        search=SEARCH,
-        measure=measure,
-    )
+    job_of_own_model(tmp_path, cluster="auto", search=SEARCH, measure=measure)
     code, said = interrupted_in_the_first_trial(
         two_nodes, tmp_path, "mine.yaml", "--remote-study", "~/own", "--no-verify"
     )
@@ -154,7 +152,7 @@ def test_ctrl_c_leaves_it_running_and_attach_brings_it_back(
 def test_what_the_cluster_says_of_a_mistake_is_passed_on(
     two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
-    job_file(tmp_path, name="mine.yaml", cluster={"gpu": "cpu", "num_nodes": 3, "gpus_per_node": 1})
+    job_of_own_model(tmp_path, cluster={"gpu": "cpu", "num_nodes": 3, "gpus_per_node": 1})
     code, out, said = submit(two_nodes, tmp_path, "mine.yaml")
     assert code == 2
     assert "paratune: mine.yaml: cluster must fit the Ray: it needs 3 nodes" in said
@@ -166,7 +164,7 @@ def test_what_the_cluster_says_of_a_mistake_is_passed_on(
 
 
 def test_a_wrong_token_is_named_and_not_said(two_nodes: TwoNodes, tmp_path: Path) -> None:
-    job_file(tmp_path, name="mine.yaml")
+    job_of_own_model(tmp_path)
     wrong = {**two_nodes.client_env, "RAY_AUTH_TOKEN": "f" * 64}
     code, _, said = submit(two_nodes, tmp_path, "mine.yaml", env=wrong)
     assert code == 2

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from tests.tiny_job import LLAMA_CONFIG
+from tests.tiny_job import LLAMA_CONFIG, NO_CONFIG, job_file
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.main import main
 from tuner.cli.report_extras import report_extras
@@ -192,8 +192,9 @@ def _heed_ctrl_c() -> None:
 
 
 @pytest.mark.ranks
-def test_ctrl_c_ends_in_order_and_the_same_command_goes_on(job: Path) -> None:
-    study = job.parent / "study"
+def test_ctrl_c_ends_in_order_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    job = job_file(tmp_path, workload=NO_CONFIG, search={"precision": "fp32", "backend": "pytorch"})
+    study = tmp_path / "study"
     command = [sys.executable, "-m", "tuner", "tune", str(job), "--study", str(study)]
     command += ["--runner", "local", "--trials", "1", "--no-verify"]
     driver = subprocess.Popen(
