@@ -57,7 +57,7 @@ NO_CONFIG: dict[str, Any] = {
     "model": "tests.runners.own_model:make",
     "vocab_size": 64,
     "seq_len": 16,
-    "global_batch": 4,
+    "global_batch": 12,
 }
 """A workload for commands that are not about their model: a config.json takes seconds to read."""
 

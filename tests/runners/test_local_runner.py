@@ -26,7 +26,7 @@ from tuner.runner import Slots, Stopped
 
 pytestmark = pytest.mark.ranks
 
-PLAN = ParallelPlan(backend=Backend.PYTORCH, precision=Precision.FP32, tp=2)
+PLAN = ParallelPlan(backend=Backend.MEGATRON, precision=Precision.FP32, tp=2)
 WAIT_S = 60.0
 LIMITS_S = dict.fromkeys(Phase, 120.0)
 

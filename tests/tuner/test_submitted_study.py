@@ -21,7 +21,7 @@ from tuner.cli.main import main
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
-BATCH = {"seq_len": 16, "global_batch": 8}
+BATCH = {"seq_len": 16, "global_batch": 12}
 SEARCH = {"backend": "pytorch", "tp": 1, "pp": 1, "precision": "fp32"}
 OWN_MODEL = """
 from torch import nn

@@ -18,7 +18,7 @@ from tuner.plan import KNOB_NAMES
 
 pytestmark = pytest.mark.slow
 
-NUM_PLANS = 200
+NUM_PLANS = 500
 ALL = ("pytorch", "deepspeed", "megatron")
 BACKENDS = {
     Format.DEEPSPEED: ("deepspeed",),
