@@ -83,6 +83,18 @@ def test_a_host_that_has_no_address_is_named() -> None:
     assert "got http://no-such-host.invalid:8265: " in refused("http://no-such-host.invalid:8265")
 
 
+def test_a_number_in_an_address_is_not_taken_for_an_answer() -> None:
+    assert "is no Ray dashboard" not in refused("http://host-404.invalid:8265")
+
+
+def test_a_dashboard_that_is_gone_is_said_by_every_request() -> None:
+    with scripted() as jobs:
+        pass
+    for ask in (lambda: jobs.running("x"), lambda: jobs.state("x"), lambda: jobs.study_archive("x")):
+        with pytest.raises(RuntimeError, match=f"{jobs.address} does not answer: Connection refu"):
+            ask()
+
+
 def test_a_server_that_never_answers_is_given_up(
     answering: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
