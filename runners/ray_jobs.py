@@ -9,7 +9,7 @@ import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -204,7 +204,8 @@ class RayJobs:
                 raise RuntimeError(f"the job that sends it took more than {_FETCH_LIMIT_S:.0f} s")
             time.sleep(_LOOK_S)
         text = str(self._client.get_job_logs(job))
-        self._client.delete_job(job)
+        with suppress(RuntimeError):  # what it sent is here
+            self._client.delete_job(job)
         return text
 
     def _submit(

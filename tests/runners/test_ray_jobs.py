@@ -187,6 +187,10 @@ class ScriptedAnswer(BaseHTTPRequestHandler):
             job = {"type": "SUBMISSION", "status": status, "entrypoint": "python"}
             self._answer(200, {**job, "driver_exit_code": code})
 
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200, {"job_id": "x", "submission_id": "x"})
+
     def _answer(self, status: int, value: object) -> None:
         self.send_response(status)
         self.end_headers()
@@ -232,3 +236,9 @@ def test_a_dashboard_that_falls_silent_is_given_up_after_its_limit() -> None:
         jobs.follow("x", lines.append)
     assert "has not answered for 0 s: Request failed with status code 503" in str(gave_up.value)
     assert lines == ["one"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_folder_that_was_sent_is_not_lost_where_its_job_cannot_be_deleted() -> None:
+    with scripted(("SUCCEEDED", "the folder")) as jobs:
+        assert jobs.study_archive("~/mine") == "the folder"
