@@ -135,9 +135,7 @@ class NodeSupervisor:
             return NodeState(phase=self._phase, is_failing=supervisor.is_failing)
 
     def fail(self, attempt: str) -> None:
-        """Ranks of another node have failed: ours of this launch say what they have to say, and
-        are ended, also where it has not begun yet.
-        """
+        """Ranks of another node have failed: ours report and are ended, begun yet or not."""
         with self._lock:
             self._failed.add(attempt)
             if (supervisor := self._supervisor_of(attempt)) is not None:
