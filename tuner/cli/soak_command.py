@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
         launch = folder.winner_launch_folder(best.number, best.run)
         outcome = soaked(kept, best.plan, launch, time_s)
     document = soak_document(best.plan, outcome, kept.memory_limit_bytes)
-    folder.write_json(folder.path / "soak.json", document)
+    folder.write_json(folder.soak_file, document)
     print(json.dumps(document) if options.json else _text(best.plan, outcome, kept))
     return 0 if isinstance(outcome, Measured) else 1
 
@@ -78,7 +78,7 @@ def soaked(kept: KeptStudy, plan: ParallelPlan, launch: Path, time_s: float) -> 
     runner = runner_named(kept.choice, workload, kept.cluster, measurement, limits_s)
     with_settings(runner, kept.folder.asked_settings(launch))
     try:
-        return runner.run(plan, kept.folder.path / "soak", lambda _: None)
+        return runner.run(plan, kept.folder.soak_folder, lambda _: None)
     finally:
         runner.close()
 
