@@ -61,7 +61,7 @@ def _answer(summary: Summary, facts: StudyFacts) -> list[str]:
         "",
         *(
             f"- {line.name}: {one_line(sentence)}."
-            for line in answer_lines(summary, facts.memory_limit_bytes)
+            for line in answer_lines(summary, facts)
             for sentence in line.sentences
         ),
     ]

@@ -462,7 +462,9 @@ def _num_dense(frequency: str, layers: int) -> int:
         return 0
     pattern: list[int] = []
     for digit, times in re.findall(r"\[\s*([01])\s*\]\s*(?:\*\s*(\d+))?", frequency):
-        pattern += [int(digit)] * int(times or 1)
+        pattern += [int(digit)] * min(int(times or 1), layers + 1)
+        if len(pattern) > layers:
+            break
     dense = pattern.count(0)
     if len(pattern) != layers or pattern != [0] * dense + [1] * (layers - dense):
         raise ValueError(

@@ -73,7 +73,7 @@ def answer_view(summary: Summary, facts: StudyFacts, study: StudyFiles) -> Answe
             launch=(),
             **shared,  # type: ignore[arg-type]  # each by its name
         )
-    lines = answer_lines(summary, facts.memory_limit_bytes)
+    lines = answer_lines(summary, facts)
     sentences = [f"{line.name}: {sentence}" for line in lines for sentence in line.sentences]
     return Answer(
         label=best.plan.label(),

@@ -24,6 +24,8 @@ from tuner.sweep_table import _number
         (["--storage", "sqlite:///:memory:"], "outlives the command"),
         (["--seed", "-1"], "--seed must be a whole number from 0"),
         (["--seed", str(2**32)], "--seed must be a whole number from 0"),
+        (["--storage", "sqlite:////nowhere/at/all.db"], "unable to open database file"),
+        (["--storage", "postgresql://127.0.0.1:1/x"], "Connection refused"),
         (["--warm-start", "nope"], "nope must be a table"),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 from reports.wording import headroom_words, interval_words, nearly_full_words, outcome_words
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.interrupts import ends_in_order
-from tuner.cli.kept_study import KeptStudy, runner_named, with_settings
+from tuner.cli.kept_study import KeptStudy, runner_named, set_settings
 from tuner.errors import UserError
 from tuner.launch import AdaptiveSteps, Measurement
 from tuner.outcome import Measured, Outcome, Phase
@@ -76,7 +76,7 @@ def soaked(kept: KeptStudy, plan: ParallelPlan, launch: Path, time_s: float) -> 
     limits_s = {**kept.limits_s, Phase.STEPS: time_s + kept.limits_s[Phase.STEPS]}
     workload = kept.workload(launch)
     runner = runner_named(kept.choice, workload, kept.cluster, measurement, limits_s)
-    with_settings(runner, kept.folder.asked_settings(launch))
+    set_settings(runner, kept.folder.asked_settings(launch))
     try:
         return runner.run(plan, kept.folder.soak_folder, lambda _: None)
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.interrupts import ends_in_order
-from tuner.cli.kept_study import KeptStudy, runner_named, with_settings
+from tuner.cli.kept_study import KeptStudy, runner_named, set_settings
 from tuner.cli.shallow import is_legal, shallow_workload
 from tuner.errors import UserError
 from tuner.launch import Measurement, ReferenceSplit, Settings
@@ -130,7 +130,7 @@ def _run(kept: KeptStudy, one: _Run, workload: Workload) -> Outcome:
     if one.reference is not None:
         cluster = replace(cluster, num_nodes=1, gpus_per_node=1)
     runner = runner_named(kept.choice, workload, cluster, measurement, kept.limits_s)
-    with_settings(runner, one.settings)
+    set_settings(runner, one.settings)
     try:
         return runner.run(one.plan, kept.folder.verification_folder / one.name, lambda _: None)
     finally:
