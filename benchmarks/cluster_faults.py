@@ -45,7 +45,8 @@ class Holder:
     def here(self):
         return 1
 
-ray.get([holder.here.remote() for holder in [Holder.remote() for _ in range(2)]])
+holders = [Holder.remote() for _ in range(2)]
+ray.get([holder.here.remote() for holder in holders], timeout=120)
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -60,8 +61,12 @@ class Ended:
     said: str
 
 
+class Missed(Exception):
+    """What a scenario waits for did not happen."""
+
+
 class Tune:
-    """`paratune tune` as a process, its output in a file."""
+    """`paratune tune` as a process, its output in a file; killed where it outlives its block."""
 
     def __init__(self, cluster: TwoNodes, job: Path, study: Path) -> None:
         self.study = study
@@ -78,6 +83,21 @@ class Tune:
                 env={**os.environ, **cluster.client_env},
                 start_new_session=True,
             )
+
+    def __enter__(self) -> Tune:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def wait_until(self, happened: Callable[[], bool], what: str) -> None:
+        """Until it happens, which is while the command runs."""
+        deadline = time.monotonic() + STUDY_LIMIT_S
+        while not happened():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise Missed(f"{what} did not happen: {self.said()[-600:]}")
+            time.sleep(_POLL_S)
 
     @property
     def num_trials(self) -> int:
@@ -98,14 +118,6 @@ class Tune:
             return None
 
 
-def wait_until(happened: Callable[[], bool], what: str, limit_s: float = STUDY_LIMIT_S) -> None:
-    deadline = time.monotonic() + limit_s
-    while not happened():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{what} did not happen within {limit_s:.0f} s")
-        time.sleep(_POLL_S)
-
-
 def ours(cluster: TwoNodes) -> list[psutil.Process]:
     """Ranks and supervisors on the nodes of the cluster."""
     found = []
@@ -121,14 +133,14 @@ def ours(cluster: TwoNodes) -> list[psutil.Process]:
 
 def in_second_trial(tune: Tune, scratch: Path) -> None:
     """Waits until one trial is kept and ranks are at work again."""
-    wait_until(lambda: tune.num_trials >= 1, f"a first trial ({tune.log})")
-    wait_until(lambda: len(rank_reports(scratch)) == 2, "a second trial")
+    tune.wait_until(lambda: tune.num_trials >= 1, "a first trial")
+    tune.wait_until(lambda: len(rank_reports(scratch)) == 2, "a second trial")
 
 
 def resumed(job: Path, study: Path, cluster: TwoNodes, first: bytes) -> str | None:
     """Runs the same command again; what is wrong with how it went."""
-    again = Tune(cluster, job, study)
-    code = again.ended(STUDY_LIMIT_S)
+    with Tune(cluster, job, study) as again:
+        code = again.ended(STUDY_LIMIT_S)
     if code != 0:
         return f"the same command ended with {code}: {again.said()[-600:]}"
     if again.num_trials != NUM_TRIALS:
@@ -139,8 +151,7 @@ def resumed(job: Path, study: Path, cluster: TwoNodes, first: bytes) -> str | No
 
 def head_lost(folder: Path, strike: Callable[[TwoNodes], None]) -> Ended:
     job, study = job_file(folder), folder / "study"
-    with two_nodes(folder) as cluster:
-        tune = Tune(cluster, job, study)
+    with two_nodes(folder) as cluster, Tune(cluster, job, study) as tune:
         in_second_trial(tune, folder)
         first = (study / "trials" / "0000" / "trial.json").read_bytes()
         struck_at = time.monotonic()
@@ -176,8 +187,7 @@ def gcs(folder: Path) -> Ended:
 def driver(folder: Path) -> Ended:
     """The driver is killed with SIGKILL."""
     job, study = job_file(folder), folder / "study"
-    with two_nodes(folder) as cluster:
-        tune = Tune(cluster, job, study)
+    with two_nodes(folder) as cluster, Tune(cluster, job, study) as tune:
         in_second_trial(tune, folder)
         first = (study / "trials" / "0000" / "trial.json").read_bytes()
         there = ours(cluster)
@@ -202,18 +212,19 @@ def busy(folder: Path) -> Ended:
             stdout=subprocess.PIPE,
             env={**os.environ, **cluster.client_env},
         )
-        assert holder.stdin is not None
         assert holder.stdout is not None
-        holder.stdout.readline()
-        began = time.monotonic()
-        tune = Tune(cluster, job, study)
         try:
-            wait_until(lambda: "waits for" in tune.said(), "a word about waiting")
-            seconds = time.monotonic() - began
+            if not holder.stdout.readline():
+                raise Missed("the other job did not get the nodes")
+            began = time.monotonic()
+            with Tune(cluster, job, study) as tune:
+                tune.wait_until(lambda: "waits for" in tune.said(), "a word about waiting")
+                seconds = time.monotonic() - began
+                holder.kill()
+                code = tune.ended(STUDY_LIMIT_S)
         finally:
             holder.kill()
             holder.wait()
-        code = tune.ended(STUDY_LIMIT_S)
     said = next(line for line in tune.said().splitlines() if "waits for" in line)
     good = code == 0 and tune.num_trials == NUM_TRIALS
     return Ended(good=good, seconds=seconds, said=said if good else tune.said()[-600:])
@@ -224,8 +235,10 @@ def pair(folder: Path) -> Ended:
     job = job_file(folder)
     with two_nodes(folder) as cluster:
         began = time.monotonic()
-        tunes = [Tune(cluster, job, folder / f"study-{number}") for number in range(2)]
-        codes = [tune.ended(STUDY_LIMIT_S) for tune in tunes]
+        studies = [folder / f"study-{number}" for number in range(2)]
+        with Tune(cluster, job, studies[0]) as one, Tune(cluster, job, studies[1]) as other:
+            tunes = (one, other)
+            codes = [tune.ended(STUDY_LIMIT_S) for tune in tunes]
         seconds = time.monotonic() - began
     counts = [tune.num_trials for tune in tunes]
     good = codes == [0, 0] and counts == [NUM_TRIALS, NUM_TRIALS]
@@ -254,7 +267,11 @@ def main() -> int:
     rows = {}
     for name in options.names or SCENARIOS:
         with tempfile.TemporaryDirectory() as folder:
-            ended = rows[name] = SCENARIOS[name](Path(folder))
+            try:
+                ended = SCENARIOS[name](Path(folder))
+            except Missed as missed:
+                ended = Ended(good=False, seconds=0.0, said=str(missed))
+            rows[name] = ended
         if not options.json:
             mark = "ok " if ended.good else "BAD"
             print(f"{name:<7} {mark} {ended.seconds:6.1f} s  {ended.said}", flush=True)

@@ -3,8 +3,9 @@
 `kills` kills the driver with SIGKILL at random moments and runs the same command again, until so
 many kills are done; every study must end with the trials of one that was left alone, none lost and
 none that was kept run again, and nothing may be left running. With the simulated runner as the
-default, `--runner local` with real ranks. `thousand` runs 1,000 simulated trials, 8 at a time, and
-prints the driver's own time a trial and its peak memory. No GPU is needed.
+default, `--runner local` with real ranks, `--runner ray` with a Ray of the driver's own.
+`thousand` runs 1,000 simulated trials, 8 at a time, and prints the driver's own time a trial and
+its peak memory. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -70,15 +71,17 @@ def main() -> int:
     kills = parts.add_parser("kills")
     kills.add_argument("--kills", type=int, default=40)
     kills.add_argument("--trials", type=int, default=30)
-    kills.add_argument("--runner", choices=("simulated", "local"), default="simulated")
-    kills.add_argument("--sampler", default="plan", help="random with --runner local")
+    kills.add_argument("--runner", choices=("simulated", "local", "ray"), default="simulated")
+    kills.add_argument("--sampler", default="plan", help="random with real ranks")
     kills.add_argument("--seed", type=int, default=0, help="of the moments")
     thousand = parts.add_parser("thousand")
     thousand.add_argument("--trials", type=int, default=1000)
     thousand.add_argument("--parallel", type=int, default=8)
     thousand.add_argument("--sampler", choices=("random", "plan"), help="both, one after the other")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="paratune-driver-") as temporary:
+    # A short path: Ray's sockets lie deep in it, and a path may have 107 characters.
+    with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as temporary:
+        os.environ["RAY_TMPDIR"] = temporary  # a Ray that is killed leaves its logs
         if options.part == "kills":
             return _kills(Path(temporary), options)
         return _thousand(Path(temporary), options)
@@ -126,11 +129,11 @@ class _Kills:
 
 
 def _kills(work: Path, options: argparse.Namespace) -> int:
-    local = options.runner == "local"
+    real = options.runner != "simulated"
     seen = _Kills(
-        job=_job(work, _SMALL_JOB, gpus=2 if local else None),
+        job=_job(work, _SMALL_JOB, gpus=2 if real else None),
         runner=options.runner,
-        sampler="random" if local and options.sampler == "plan" else options.sampler,
+        sampler="random" if real and options.sampler == "plan" else options.sampler,
         trials=options.trials,
         moments=random.Random(options.seed),
     )
@@ -207,8 +210,8 @@ def _wait_for_moment(
     seen: _Kills, folder: Path, driver: subprocess.Popen[bytes], before: int
 ) -> None:
     """Between the first touch of the folder and some trials later, at any point of a trial."""
-    local = seen.runner == "local"
-    more = seen.moments.choice((0, 0, 1, 1, 2) if not local else (0, 0, 1))
+    real = seen.runner != "simulated"
+    more = seen.moments.choice((0, 0, 1) if real else (0, 0, 1, 1, 2))
     started = time.monotonic()
     while driver.poll() is None and time.monotonic() - started < _RUN_LIMIT_S:
         here = (folder / "lock").exists() and (folder / "lock").read_text() == str(driver.pid)
@@ -216,7 +219,7 @@ def _wait_for_moment(
             break
         time.sleep(0.002)
     seen.resumed_in_s.append(time.monotonic() - started)
-    time.sleep(seen.moments.uniform(0, 6.0 if local else 0.3))
+    time.sleep(seen.moments.uniform(0, 6.0 if real else 0.3))
 
 
 def _note_starts(

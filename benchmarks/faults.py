@@ -48,13 +48,15 @@ PLAIN_TRIAL_LIMIT_S = 60.0
 _POLL_S = 0.01
 _LONGEST_DELAY_S = 0.3
 _NODE_BACK_S = 1.0
+_MOST_TRIES = 5
+"""A rank may be done before its fault comes; then its plan is run again."""
 
 JOB = """
 workload: {{model: {model}, seq_len: 128, global_batch: 16}}
 cluster: {{gpu: cpu, num_nodes: 2, gpus_per_node: 1}}
 search: {{backend: [pytorch, deepspeed], precision: [fp32, bf16], micro_batch: [1, 2, 4]}}
 memory: {{limit: 700MiB}}
-measure: {{warmup_steps: 1, steps: 20, max_steps: 20}}
+measure: {{warmup_steps: 1, steps: 60, max_steps: 60}}
 limits: {{start: 120, process_group: 120, model: 120, first_step: 120, steps: 120}}
 """
 
@@ -144,7 +146,7 @@ class Striker:
         if not first_attempt or not self._left:
             yield
             return
-        self.fault = self._left.pop(0)
+        self.fault = self._left[0]
         over = threading.Event()
         thread = threading.Thread(target=self._strike, args=(self.fault, over))
         thread.start()
@@ -153,6 +155,8 @@ class Striker:
         finally:
             over.set()
             thread.join()
+            if self.struck_at is not None:
+                self._left.pop(0)
 
     def _strike(self, fault: Fault, over: threading.Event) -> None:
         order = list(Phase)
@@ -163,15 +167,19 @@ class Striker:
             if at is None or order.index(Phase(at["phase"])) < order.index(fault.phase):
                 continue
             time.sleep(fault.delay_s)
-            self.struck_at = time.monotonic()
-            if fault.kind == NODE_FAULT:
-                self._cluster.second.kill()
-                time.sleep(_NODE_BACK_S)
-                self._cluster.start_second()
-            else:
-                with suppress(ProcessLookupError):
-                    os.kill(at["pid"], getattr(signal, fault.kind))
+            if _is_alive(at["pid"]):
+                self._hit(fault, at["pid"])
             return
+
+    def _hit(self, fault: Fault, pid: int) -> None:
+        self.struck_at = time.monotonic()
+        if fault.kind == NODE_FAULT:
+            self._cluster.second.kill()
+            time.sleep(_NODE_BACK_S)
+            self._cluster.start_second()
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(pid, getattr(signal, fault.kind))
 
 
 def names(fault: Fault, outcome: Outcome) -> bool:
@@ -226,8 +234,12 @@ def struck_runner(job: Planned, address: str, attempts: Attempts) -> Any:
         _first = True
 
         def run(self, *args: Any) -> Outcome:
-            self._first = True
-            return super().run(*args)
+            for _ in range(_MOST_TRIES):
+                self._first = True
+                outcome = super().run(*args)
+                if attempts.of_trial:
+                    break
+            return outcome
 
         def _attempt(self, spec: LaunchSpec, *args: Any) -> Outcome:
             first, self._first = self._first, False

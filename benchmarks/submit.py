@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from tests.ray_nodes import two_node_ray
 from tests.tiny_job import job_file
 
 ROUNDS = 3
+_LIMIT_S = 300.0
+"""For one command, which is killed then: the benchmark ends, whatever hangs."""
 
 
 def timed(arguments: Sequence[str], folder: Path, env: Mapping[str, str]) -> tuple[float, float]:
@@ -30,10 +33,13 @@ def timed(arguments: Sequence[str], folder: Path, env: Mapping[str, str]) -> tup
     with subprocess.Popen(
         command, cwd=folder, env={**os.environ, **env}, stderr=subprocess.PIPE, text=True
     ) as process:
+        limit = threading.Timer(_LIMIT_S, process.kill)
+        limit.start()
         assert process.stderr is not None
         for line in process.stderr:
             if first_s is None and line.startswith("trial 0 "):
                 first_s = time.monotonic() - started
+        limit.cancel()
     if process.returncode or first_s is None:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
     return first_s, time.monotonic() - started

@@ -73,9 +73,11 @@ class NodeSupervisor:
 
     def __init__(self, *, warm: bool) -> None:
         self._pool = WarmPool() if warm else None
+        self._attempt = ""
         self._phase = Phase.START
         self._supervisor: Supervisor | None = None
         self._stopped: set[str] = set()
+        self._failed: set[str] = set()
         self._lock = threading.Lock()
 
     def check(self, driver_version: str) -> NodeFacts:
@@ -124,29 +126,41 @@ class NodeSupervisor:
         finally:
             shutil.rmtree(folder)
 
-    def state(self) -> NodeState:
-        """Of the trial that is running, or was last."""
-        failing = self._supervisor is not None and self._supervisor.is_failing
-        return NodeState(phase=self._phase, is_failing=failing)
+    def state(self, attempt: str) -> NodeState:
+        """Of this launch; where it has not begun yet, nothing of the one before it is told."""
+        with self._lock:
+            supervisor = self._supervisor_of(attempt)
+            if supervisor is None:
+                return NodeState(phase=Phase.START, is_failing=False)
+            return NodeState(phase=self._phase, is_failing=supervisor.is_failing)
 
-    def fail(self) -> None:
-        """Ranks of another node have failed: ours say what they have to say, and are ended."""
-        if self._supervisor is not None:
-            self._supervisor.fail()
+    def fail(self, attempt: str) -> None:
+        """Ranks of another node have failed: ours report and are ended, begun yet or not."""
+        with self._lock:
+            self._failed.add(attempt)
+            if (supervisor := self._supervisor_of(attempt)) is not None:
+                supervisor.fail()
 
     def stop(self, attempt: str) -> None:
         """Ends the ranks of this launch, also where it has not begun yet; ``run`` returns soon."""
         with self._lock:
             self._stopped.add(attempt)
-            if self._supervisor is not None:
-                self._supervisor.stop()
+            if (supervisor := self._supervisor_of(attempt)) is not None:
+                supervisor.stop()
+
+    def _supervisor_of(self, attempt: str) -> Supervisor | None:
+        """None where the launch has not begun: calls may overtake the one that begins it."""
+        return self._supervisor if attempt == self._attempt else None
 
     def _begin(self, attempt: str, supervisor: Supervisor) -> None:
         with self._lock:
+            self._attempt = attempt
             self._phase = Phase.START
             self._supervisor = supervisor
             if attempt in self._stopped:
                 supervisor.stop()
+            if attempt in self._failed:
+                supervisor.fail()
 
     def _enter(self, phase: Phase) -> None:
         self._phase = phase

@@ -9,7 +9,7 @@ import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,13 @@ _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 class _Client(JobSubmissionClient):  # type: ignore[misc]  # Ray is not typed
-    """Ray's client waits for ever where nobody answers."""
+    """Ray's client waits for ever where nobody answers, and raises whatever its library does."""
 
     def _do_request(self, method: str, endpoint: str, **more: Any) -> Any:
-        return super()._do_request(method, endpoint, timeout=_REQUEST_LIMIT_S, **more)
+        try:
+            return super()._do_request(method, endpoint, timeout=_REQUEST_LIMIT_S, **more)
+        except OSError as error:  # all errors of a connection
+            raise RuntimeError(f"{self._address} does not answer: {_reason(error)}") from error
 
     def ray_version(self) -> str:
         return str(self._do_request("GET", "/api/version").json()["ray_version"])
@@ -125,7 +128,7 @@ class RayJobs:
         try:
             details = self._client.get_job_info(job)
         except RuntimeError as error:
-            if "404" not in str(error):
+            if not _is_not_found(error):
                 raise RuntimeError(_one_line(error)) from error
             raise UserError(
                 f"the cluster at {self.address} must have the job, got {job}; {self._known_jobs()}"
@@ -201,7 +204,8 @@ class RayJobs:
                 raise RuntimeError(f"the job that sends it took more than {_FETCH_LIMIT_S:.0f} s")
             time.sleep(_LOOK_S)
         text = str(self._client.get_job_logs(job))
-        self._client.delete_job(job)
+        with suppress(RuntimeError):  # what it sent is here
+            self._client.delete_job(job)
         return text
 
     def _submit(
@@ -281,11 +285,16 @@ def _reason(error: BaseException) -> str:
     response = getattr(error, "response", None)
     if response is not None:
         return f"it answers {response.status_code} {response.reason}"
-    if isinstance(error, (ValueError, KeyError)) or "404" in str(error):
+    if isinstance(error, (ValueError, KeyError)) or _is_not_found(error):
         return "what answers there is no Ray dashboard"
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return getattr(error, "strerror", None) or _one_line(error)
+
+
+def _is_not_found(error: BaseException) -> bool:
+    """By Ray's words: an address may hold that number too."""
+    return any(words in str(error) for words in ("status code 404", "returned 404"))
 
 
 def _word(name: str) -> str:

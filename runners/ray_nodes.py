@@ -240,6 +240,6 @@ def _await_death(supervisor: Any) -> None:
     deadline = time.monotonic() + _DEATH_LIMIT_S
     while (left_s := deadline - time.monotonic()) > 0:
         try:
-            ray.get(supervisor.state.remote(), timeout=left_s)
+            ray.get(supervisor.state.remote(""), timeout=left_s)
         except ray.exceptions.RayError:
             return

@@ -123,14 +123,16 @@ class RayTrial:
                 return
             states = self._states([runs[run] for run in running], on_phase)
             failing = any(state.is_failing for state in states)
-            if not told and (failing or not all(_succeeded(ray.get(run)) for run in ended)):
+            results: list[NodeResult] = ray.get(ended, timeout=CALL_LIMIT_S)
+            if not told and (failing or not all(_succeeded(result) for result in results)):
                 told = True
                 for run in running:
-                    runs[run].fail.remote()
+                    runs[run].fail.remote(self._attempt)
 
     def _states(self, supervisors: list[Any], on_phase: PhaseListener) -> list[NodeState]:
         states: list[NodeState] = ray.get(
-            [supervisor.state.remote() for supervisor in supervisors], timeout=CALL_LIMIT_S
+            [supervisor.state.remote(self._attempt) for supervisor in supervisors],
+            timeout=CALL_LIMIT_S,
         )
         order = list(Phase)
         slowest = min((state.phase for state in states), key=order.index, default=Phase.DONE)

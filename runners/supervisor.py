@@ -126,7 +126,7 @@ class Supervisor:
             return NodeEnd(ends=(), timed_out=None, devices_taken=taken)
         kills_before = oom_kills()
         limit_s = self._limits_s.get(Phase.START, _EXIT_LIMIT_S)
-        start = self._source.ready(self._folder, self._env, limit_s, self._stopped.is_set)
+        start = self._source.ready(self._folder, self._env, limit_s, self._is_over)
         with RankProcesses(self._folder, self._node_ranks, start) as ranks:
             timed_out = None if ranks.starter_lost else self._watched(ranks, on_phase)
             ends = ranks.ends()
@@ -136,6 +136,10 @@ class Supervisor:
             timed_out=timed_out,
             starter_lost=ranks.starter_lost,
         )
+
+    def _is_over(self) -> bool:
+        """Whether the trial has been ended from elsewhere: imports need not be waited for."""
+        return self._stopped.is_set() or self._failed_elsewhere.is_set()
 
     def _devices_taken(self) -> Failed | None:
         """Waits for the GPUs of the ranks to be free, of an earlier trial's memory too."""

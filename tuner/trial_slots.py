@@ -96,6 +96,8 @@ class TrialSlots:
         self._runner.stop()
         deadline = time.monotonic() + STOP_LIMIT_S
         for number, thread in self._threads.items():
+            if thread.ident is None:  # Ctrl-C came before it was started
+                continue
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
                 raise RuntimeError(

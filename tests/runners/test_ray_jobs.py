@@ -83,6 +83,22 @@ def test_a_host_that_has_no_address_is_named() -> None:
     assert "got http://no-such-host.invalid:8265: " in refused("http://no-such-host.invalid:8265")
 
 
+def test_a_number_in_an_address_is_not_taken_for_an_answer() -> None:
+    assert "is no Ray dashboard" not in refused("http://host-404.invalid:8265")
+
+
+def test_a_dashboard_that_is_gone_is_said_by_every_request() -> None:
+    with scripted() as jobs:
+        pass
+    for ask in (
+        lambda: jobs.running("x"),
+        lambda: jobs.state("x"),
+        lambda: jobs.study_archive("x"),
+    ):
+        with pytest.raises(RuntimeError, match=f"{jobs.address} does not answer: Connection"):
+            ask()
+
+
 def test_a_server_that_never_answers_is_given_up(
     answering: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +191,10 @@ class ScriptedAnswer(BaseHTTPRequestHandler):
             job = {"type": "SUBMISSION", "status": status, "entrypoint": "python"}
             self._answer(200, {**job, "driver_exit_code": code})
 
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200, {"job_id": "x", "submission_id": "x"})
+
     def _answer(self, status: int, value: object) -> None:
         self.send_response(status)
         self.end_headers()
@@ -220,3 +240,9 @@ def test_a_dashboard_that_falls_silent_is_given_up_after_its_limit() -> None:
         jobs.follow("x", lines.append)
     assert "has not answered for 0 s: Request failed with status code 503" in str(gave_up.value)
     assert lines == ["one"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_folder_that_was_sent_is_not_lost_where_its_job_cannot_be_deleted() -> None:
+    with scripted(("SUCCEEDED", "the folder")) as jobs:
+        assert jobs.study_archive("~/mine") == "the folder"

@@ -8,13 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
 import pytest
 
-from runners.rank_process import ColdRanks
+from runners.rank_process import ColdRanks, RankSource, RankStarter
 from runners.rank_processes import NodeRanks, free_port
 from runners.supervisor import NodeEnd, Supervisor, was_not_started
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, TimedOut
@@ -25,7 +25,10 @@ WAIT_S = 20
 
 
 def supervisor(
-    folder: Path, *behaviours: str, limits_s: dict[Phase, float] | None = None
+    folder: Path,
+    *behaviours: str,
+    limits_s: dict[Phase, float] | None = None,
+    source: RankSource | None = None,
 ) -> Supervisor:
     ranks = NodeRanks(
         ranks_per_node=len(behaviours),
@@ -38,7 +41,8 @@ def supervisor(
         ranks,
         env={},
         limits_s=limits_s or NO_LIMITS,
-        source=ColdRanks(command=(sys.executable, str(FAKE_RANK), str(folder), *behaviours)),
+        source=source
+        or ColdRanks(command=(sys.executable, str(FAKE_RANK), str(folder), *behaviours)),
     )
 
 
@@ -249,3 +253,24 @@ def test_nothing_is_started_on_gpus_that_somebody_else_has(
     assert was_not_started(failed)
     assert (failed.message, failed.infrastructure) == (said, True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_imports_are_not_waited_for_once_another_node_has_failed(tmp_path: Path) -> None:
+    class Importing:
+        def ready(
+            self,
+            trial_folder: Path,
+            env: Mapping[str, str],
+            limit_s: float,
+            stopped: Callable[[], bool],
+        ) -> RankStarter:
+            assert not stopped()
+            over.append(stopped)
+            watching.fail()
+            return ranks.ready(trial_folder, env, limit_s, stopped)
+
+    over: list[Callable[[], bool]] = []
+    ranks = ColdRanks(command=(sys.executable, str(FAKE_RANK), str(tmp_path), "hang"))
+    watching = supervisor(tmp_path, "hang", source=Importing())
+    assert watching.run(lambda _: None).timed_out is None
+    assert over[0]()

@@ -154,3 +154,14 @@ def test_failures_beside_others_are_kept_under_their_own_numbers(tmp_path: Path)
     for trial in end.trials:
         if isinstance(trial.outcome, Failed):
             assert trial.outcome.message == str(trial.plan.tp)
+
+
+def test_ctrl_c_as_a_trial_is_about_to_start_ends_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    end = study(tmp_path, ComputedRunner(outcome_of)).run(Budget(trials=1), StudyListener())
+    assert end.interrupted

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from runners.ray_jobs import JobState
 from tests.tiny_job import job_file
+from tuner.cli import submit_command
 from tuner.cli.main import main
 from tuner.cli.submit_command import PASSED, add_arguments
 
@@ -52,3 +57,30 @@ def test_a_study_of_this_machine_is_not_replaced(
     assert main(["submit", str(job), "--study", study, "--address", "http://127.0.0.1:1"]) == 2
     assert "must be new, or one that came back" in capsys.readouterr().err
     assert sorted(Path(study).rglob("*")) == before
+
+
+class EndedJobs:
+    """A cluster on which the job has ended well."""
+
+    address = "http://head:8265"
+
+    def submitted(self, job: str) -> tuple[str, str]:
+        return "mine", "~/mine"
+
+    def follow(self, job: str, say: Callable[[str], None]) -> JobState:
+        return JobState(job=job, status="SUCCEEDED", exit_code=0, message="", metadata={})
+
+    def study_archive(self, study: str) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_cannot_be_brought_back_is_said_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(submit_command, "_connected", lambda _: EndedJobs())
+    study = str(tmp_path / "study")
+    submit = ["submit", "--attach", "x", "--address", EndedJobs.address, "--study", study]
+    assert main(submit) == 1
+    said = capsys.readouterr().err
+    assert "No space left on device; what is on the cluster stays there, try again with" in said
+    assert f"paratune {' '.join(submit[:1])} --address {EndedJobs.address} --attach x" in said

@@ -159,7 +159,7 @@ def _followed(
     except KeyboardInterrupt:
         _say(options, f"\nThe study goes on. Follow it with: {_attach_command(options, job)}")
         return 130
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:  # of the cluster, or of the disk here
         print(
             f"paratune: {error}; what is on the cluster stays there, try again with: "
             f"{_attach_command(options, job)}",
