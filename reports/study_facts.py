@@ -9,6 +9,7 @@ from typing import Any
 
 from tuner.launch import Routing
 from tuner.study_folder import StudyFolder
+from tuner.units import size_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +58,17 @@ def _routing(job: Mapping[str, Any]) -> Routing | None:
     routing: Routing = job["identity"].get("measure", {}).get("routing", "learned")
     has_experts = (job.get("shape") or {}).get("experts") is not None
     return routing if has_experts or routing == "worst" else None
+
+
+def refused_words(facts: StudyFacts) -> str:
+    """What stands above the table of what each rule removed."""
+    return (
+        f"Of {facts.waterfall['num_combinations']:,} combinations of options "
+        f"{facts.waterfall['num_legal']:,} are legal. Each rule removed, of those that the rules "
+        "above it had left:"
+    )
+
+
+def ranks_words(facts: StudyFacts) -> str:
+    """The ranks of a trial, and what each may allocate."""
+    return f"{facts.ranks_text}, each with at most {size_text(facts.memory_limit_bytes)}."

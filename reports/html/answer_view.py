@@ -88,7 +88,7 @@ def answer_view(summary: Summary, facts: StudyFacts, study: StudyFiles) -> Answe
 def workload_words(study: StudyFiles, facts: StudyFacts) -> str:
     """What is trained on what, as far as the folder says."""
     workload = study.job.get("identity", {}).get("workload")
-    where = f"{facts.num_nodes} x {facts.gpus_per_node} ranks of {facts.gpu}"
+    where = facts.ranks_text
     if not workload:
         return where
     return (
