@@ -39,7 +39,7 @@ def megatrons_bucket(case: SettingCase) -> int:
 
 
 def _bucket_options(case: SettingCase, value: SettingValue) -> tuple[SettingValue, ...]:
-    """A quarter and a sixteenth of what a rank holds; twice the default where it holds more."""
+    """A quarter and a sixteenth of what a rank holds; four times the default if it holds more."""
     if case.num_params is None:
         return ()
     plan = case.plan
