@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tuner.errors import UserError
-from tuner.megatron_model import megatron_model, megatron_options
+from tuner.megatron_arguments import megatron_options
+from tuner.megatron_model import megatron_model
 from tuner.model_shape import Experts, ModelShape
 
 SIZES = (
