@@ -142,7 +142,7 @@ def test_a_report_needs_neither_the_model_file_nor_transformers(
     assert 'id="predicted"' in (job.parent / "study" / "report.html").read_text()
 
 
-def test_a_finished_study_is_shown_again_without_a_runner(
+def test_a_finished_study_is_shown_again_without_a_runner_or_transformers(
     job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tune(job, "--json") == 0
@@ -152,6 +152,7 @@ def test_a_finished_study_is_shown_again_without_a_runner(
         raise AssertionError("nothing is left to run")
 
     monkeypatch.setattr("tuner.cli.tune_command.runner_named", refuse)
+    monkeypatch.setattr("tuner.hf_apart.config_read", refuse)
     assert tune(job, "--json") == 0
     assert json.loads(capsys.readouterr().out) == told
 

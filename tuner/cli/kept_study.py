@@ -14,6 +14,7 @@ from runners.environment import environment_facts
 from tuner.cli.setting import Planned, default_plans
 from tuner.cluster import Cluster
 from tuner.errors import UserError
+from tuner.hf_apart import remember
 from tuner.hf_file import hf_model_of
 from tuner.job import Job
 from tuner.launch import MODEL_FILE, TRAINING_FILE, Measurement, Routing, Settings
@@ -100,6 +101,17 @@ class KeptStudy:
             learning_rate=training["learning_rate"],
             seed=training["seed"],
         )
+
+
+def remember_model(folder: StudyFolder) -> None:
+    """Has this process take a study's model as the study has kept it: to read it takes seconds."""
+    try:
+        kept = KeptStudy.read(folder)
+        values = json.loads((folder.launch_folder(0) / MODEL_FILE).read_text())
+    except (UserError, OSError, ValueError, RecursionError):
+        return  # there is no such study yet, or it is damaged, which is said where it is read
+    if kept.shape is not None and isinstance(values, dict):
+        remember(values, kept.shape)
 
 
 def keep_job(

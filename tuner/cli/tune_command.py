@@ -33,6 +33,7 @@ from tuner.cli.kept_study import (
     RUNNERS,
     RunnerChoice,
     keep_job,
+    remember_model,
     runner_named,
     set_settings,
 )
@@ -159,6 +160,7 @@ def run(options: argparse.Namespace) -> int:
     if options.ray_address is not None and options.runner != "ray":
         raise UserError(f"--ray-address needs --runner ray, got --runner {options.runner}")
     with ends_in_order():
+        remember_model(_folder(options))
         return tuned(planned(options.job, options.ray_address), options)
 
 
@@ -178,7 +180,7 @@ def tuned(job: Planned, options: argparse.Namespace) -> int:
     if options.ray_address is not None and job.job.resolved["cluster"] != "auto":
         nodes = ray_nodes(options.ray_address)
         check_room(job.job.cluster, nodes, named=f"{options.job}: cluster")
-    folder = StudyFolder(options.study or Path("studies") / options.job.stem.strip("."))
+    folder = _folder(options)
     folder.check_format()
     baseline = settled_baseline(folder, baseline, job)
     job = with_baseline(job, baseline)
@@ -194,6 +196,10 @@ def tuned(job: Planned, options: argparse.Namespace) -> int:
         except KeyboardInterrupt:  # before its trials, or after all stages
             end = StudyEnd(trials=folder.trials(), reason="it was interrupted", interrupted=True)
         return finished(job, folder, end, options, view)
+
+
+def _folder(options: argparse.Namespace) -> StudyFolder:
+    return StudyFolder(options.study or Path("studies") / options.job.stem.strip("."))
 
 
 def _check_stack(path: Path, job: Job) -> None:
