@@ -76,6 +76,18 @@ class KeptStudy:
                 "writes it; run the study once more with this version"
             ) from error
 
+    def refuse_simulated(self, what: str) -> None:
+        """For commands that run the winner again; ``what`` is done to it, as in ``verified``.
+
+        Raises:
+            UserError: the study has run nothing.
+        """
+        if self.runner == "simulated":
+            raise UserError(
+                f"{self.folder.path} must be a study of real trials to be {what}, but it is "
+                "simulated; run it with --runner ray or local"
+            )
+
     @property
     def choice(self) -> RunnerChoice:
         """The runner that carried its trials out."""

@@ -44,11 +44,7 @@ def run(options: argparse.Namespace) -> int:
         raise UserError(f"--time: {error}") from error
     folder = StudyFolder(options.study)
     kept = KeptStudy.read(folder)
-    if kept.runner == "simulated":
-        raise UserError(
-            f"{folder.path} must be a study of real trials to be soaked, but it is simulated; "
-            "run it with --runner ray or local"
-        )
+    kept.refuse_simulated("soaked")
     best = folder_summary(folder).best
     if best is None:
         print(f"paratune: {folder.path}: no plan has trained, nothing to soak", file=sys.stderr)
