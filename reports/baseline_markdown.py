@@ -30,7 +30,7 @@ def baseline_section(summary: Summary) -> list[str]:
         "",
         f"{line[:1].upper()}{line[1:]}.",
         *_changes(result),
-        *(line for title, items in note_lists(given) for line in _listed(title, items)),
+        *(line for title, items in note_lists(given, mark="`") for line in _listed(title, items)),
     ]
 
 

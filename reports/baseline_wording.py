@@ -40,8 +40,11 @@ def _tuned(best: MeasuredTrial) -> str:
     return f"; faster with {settings_text(best.settings)}" if best.settings else ""
 
 
-def note_lists(given: Baseline) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """What is to be known of the file beside its plan: a title and its lines, where it has any."""
+def note_lists(given: Baseline, *, mark: str = "") -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What is to be known of the file beside its plan: a title and its lines, where it has any.
+
+    ``mark`` stands on both sides of a key: Markdown's for code, say.
+    """
     lists = (
         ("Worth knowing", given.notes),
         ("Keys that the framework does not know", given.unknown_keys),
@@ -51,11 +54,11 @@ def note_lists(given: Baseline) -> tuple[tuple[str, tuple[str, ...]], ...]:
         ),
         (
             "Keys without a knob, which were not carried over",
-            tuple(f"{key}: {value or 'given'}" for key, value in given.pinned),
+            tuple(f"{mark}{key}{mark}: {value or 'given'}" for key, value in given.pinned),
         ),
         (
             "Keys that do not matter here",
-            tuple(f"{key}: {reason}" for key, reason in given.ignored_keys),
+            tuple(f"{mark}{key}{mark}: {reason}" for key, reason in given.ignored_keys),
         ),
     )
     return tuple((title, lines) for title, lines in lists if lines)
