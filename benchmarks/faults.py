@@ -56,8 +56,8 @@ workload: {{model: {model}, seq_len: 128, global_batch: 16}}
 cluster: {{gpu: cpu, num_nodes: 2, gpus_per_node: 1}}
 search: {{backend: [pytorch, deepspeed], precision: [fp32, bf16], micro_batch: [1, 2, 4]}}
 memory: {{limit: 700MiB}}
-measure: {{warmup_steps: 1, steps: 60, max_steps: 60}}
-limits: {{start: 120, process_group: 120, model: 120, first_step: 120, steps: 120}}
+measure: {{warmup_steps: 1, steps: 20, max_steps: 20}}
+limits: {{start: 120, process_group: 120, model: 120, first_step: 120, steps: 240}}
 """
 
 
