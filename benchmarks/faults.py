@@ -52,9 +52,9 @@ _MOST_TRIES = 5
 """A rank may be done before its fault comes; then its plan is run again."""
 
 JOB = """
-workload: {{model: {model}, seq_len: 128, global_batch: 16}}
+workload: {{model: {model}, seq_len: 64, global_batch: 8}}
 cluster: {{gpu: cpu, num_nodes: 2, gpus_per_node: 1}}
-search: {{backend: [pytorch, deepspeed], precision: [fp32, bf16], micro_batch: [1, 2, 4]}}
+search: {{backend: [pytorch, deepspeed], precision: [fp32], micro_batch: [1, 2, 4], pp: [1]}}
 memory: {{limit: 700MiB}}
 measure: {{warmup_steps: 1, steps: 20, max_steps: 20}}
 limits: {{start: 120, process_group: 120, model: 120, first_step: 120, steps: 240}}
