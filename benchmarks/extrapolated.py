@@ -26,6 +26,10 @@ from tuner.step_statistics import StepsRule, first_counted, step_statistics, ste
 from tuner.trial import Trial
 
 NUM_RANKS = 2
+SHAPE = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 2048}
+"""A full step takes seconds: of shorter ones a busy machine's noise leaves nothing to compare."""
+TIME_S = 45.0
+"""Of the full steps of a plan, where that many do not take less."""
 _PYTORCH, _DEEPSPEED, _MEGATRON = (
     {"backend": name, "precision": "fp32"} for name in ("pytorch", "deepspeed", "megatron")
 )
@@ -104,9 +108,12 @@ def _outcome(times_s: Sequence[float], source: Source) -> Measured:
 def both_kinds(knobs: dict[str, Any], num_rounds: int) -> BothKinds:
     """Runs full steps and pairs of short ones in turns."""
     plan = ParallelPlan.from_dict(knobs)
-    workload = replace(tiny_workload(), global_batch_sequences=64)
+    workload = replace(tiny_workload(**SHAPE), seq_len=128, global_batch_sequences=64)
     measurement = Measurement(
-        warmup_steps=1, steps=5, adaptive=AdaptiveSteps(max_steps=num_rounds - 1), short_steps=True
+        warmup_steps=1,
+        steps=5,
+        adaptive=AdaptiveSteps(max_steps=num_rounds - 1, time_s=TIME_S),
+        short_steps=True,
     )
     with tempfile.TemporaryDirectory() as folder:
         result = trained(

@@ -23,8 +23,8 @@ from tuner.framework_settings.table import settled
 from tuner.importing.formats import imported_plan
 from tuner.job import Job, read_job
 from tuner.launch import ENVIRONMENT_FILE, Measurement, Settings
+from tuner.launch_files import write_launch_files
 from tuner.plan import Backend, ParallelPlan
-from tuner.study_folder import write_launch_files
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 JOBS = ("tiny-cpu.yaml", "llama-3.1-405b-16384xh100.yaml", "llama-3-8b-8xh100.yaml")

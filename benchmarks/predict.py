@@ -209,7 +209,7 @@ def _fit(sweep: SweepTable, wanted: Callable[[SweepGroup], bool]) -> Coefficient
                     out_of_memory=np.zeros(len(read), dtype=np.bool_),
                 )
             )
-    return calibrated(measured).coefficients
+    return calibrated(measured)
 
 
 def _best_is_among(sweep: SweepTable, group: SweepGroup, fitted: Coefficients, first: int) -> bool:

@@ -18,7 +18,7 @@ def run_both(launch: Path, folder: Path, rank: int, env: dict[str, str], mistake
 def both_kinds_of_steps(
     training: Any, file: Any, device: Any, meter: Any, on_first_step: Any
 ) -> Any:
-    """One full step and one pair a round; the full ones in ``times_s``."""
+    """One full step and one pair a round, as long as full steps may; those in ``times_s``."""
     from runners.bench.measure import Steps, _next_step_s, _run_step
 
     steps = Steps()
@@ -28,5 +28,7 @@ def both_kinds_of_steps(
         if number == 0:
             on_first_step()
         _next_step_s(training, steps, file.short_steps, device, meter)
+        if sum(steps.times_s) >= file.measurement.time_s:
+            break
     training.run_microbatches(file.short_steps.full)
     return steps

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from reports.baseline_wording import baseline_line
 from reports.second_pass_wording import second_pass_line
+from reports.study_facts import StudyFacts
 from reports.summary import Summary
 from reports.wording import (
     comparison_words,
@@ -13,6 +14,7 @@ from reports.wording import (
     headroom_words,
     interval_words,
     margin_words,
+    routing_words,
     run_words,
     source_mark,
     throughput_words,
@@ -32,7 +34,7 @@ class AnswerLine:
     """Each without a full stop; at least one."""
 
 
-def answer_lines(summary: Summary, limit_bytes: int) -> tuple[AnswerLine, ...]:
+def answer_lines(summary: Summary, facts: StudyFacts) -> tuple[AnswerLine, ...]:
     """The lines in the order of reading; none where nothing trained."""
     best = summary.best
     if best is None:
@@ -42,7 +44,8 @@ def answer_lines(summary: Summary, limit_bytes: int) -> tuple[AnswerLine, ...]:
     lines: tuple[tuple[str, tuple[str | None, ...]], ...] = (
         (f"Speed{mark}", (throughput_words(summary, best),)),
         (f"Step time{mark}", (f"{interval_words(best.measured)}, {run_words(best)}",)),
-        (f"Memory{mark}", (headroom_words(best.measured, limit_bytes),)),
+        (f"Memory{mark}", (headroom_words(best.measured, facts.memory_limit_bytes),)),
+        ("Experts", (routing_words(facts.routing),)),
         ("Settings", (second_pass_line(summary),)),
         ("Yours", (_yours(summary),)),
         (f"Compared{mark}", comparison_words(summary)),

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from reports.baseline import BaselineResult
-from reports.baseline_wording import baseline_line, carried_words, factor_words, path_words
+from reports.baseline_wording import (
+    CHANGES_HEADER,
+    baseline_line,
+    change_rows,
+    note_lists,
+    path_words,
+)
+from reports.markdown_table import markdown_table
 from reports.summary import Summary
 from reports.wording import one_line, outcome_words
 
@@ -23,36 +30,15 @@ def baseline_section(summary: Summary) -> list[str]:
         "",
         f"{line[:1].upper()}{line[1:]}.",
         *_changes(result),
-        *_listed("Worth knowing", given.notes),
-        *_listed("Keys that the framework does not know", given.unknown_keys),
-        *_listed(f"Settings carried into every plan of {given.plan.backend}", carried_words(given)),
-        *_listed(
-            "Keys without a knob, which were not carried over",
-            tuple(f"`{key}`: {value or 'given'}" for key, value in given.pinned),
-        ),
-        *_listed(
-            "Keys that do not matter here",
-            tuple(f"`{key}`: {reason}" for key, reason in given.ignored_keys),
-        ),
+        *(line for title, items in note_lists(given, mark="`") for line in _listed(title, items)),
     ]
 
 
 def _changes(result: BaselineResult) -> list[str]:
     if not result.bought:
         return []
-    lines = [
-        "",
-        path_words(result),
-        "",
-        "| change | step time after it (predicted) | speed-up (predicted) | speed-up (measured) |",
-        "| --- | --- | --- | --- |",
-    ]
-    for one in result.bought:
-        predicted, measured = factor_words(one.predicted_factor), factor_words(one.measured_factor)
-        after_ms = one.change.predicted_step_time_s * 1e3
-        lines.append(f"| {one.text} | {after_ms:,.1f} ms | {predicted} | {measured} |")
-    return lines
+    return ["", path_words(result), "", *markdown_table(CHANGES_HEADER, change_rows(result))]
 
 
 def _listed(title: str, items: tuple[str, ...]) -> list[str]:
-    return ["", f"{title}:", "", *(f"- {one_line(item)}" for item in items)] if items else []
+    return ["", f"{title}:", "", *(f"- {one_line(item)}" for item in items)]

@@ -9,6 +9,7 @@ from reports.summary import MeasuredTrial, Summary
 from reports.wording import WITHIN_NOISE, outcome_words, source_mark
 from tuner.framework_settings.table import settings_text
 from tuner.outcome import Measured, OutOfMemory, TimedOut
+from tuner.units import time_text
 
 _MOST_CHANGES = 3
 """Named in one line; the report has them all."""
@@ -39,9 +40,49 @@ def _tuned(best: MeasuredTrial) -> str:
     return f"; faster with {settings_text(best.settings)}" if best.settings else ""
 
 
-def carried_words(given: Baseline) -> tuple[str, ...]:
-    """The framework settings of the file, a line each."""
-    return tuple(settings_text([setting]) for setting in given.settings)
+def note_lists(given: Baseline, *, mark: str = "") -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What is to be known of the file beside its plan: a title and its lines, where it has any.
+
+    ``mark`` stands on both sides of a key: Markdown's for code, say.
+    """
+    lists = (
+        ("Worth knowing", given.notes),
+        ("Keys that the framework does not know", given.unknown_keys),
+        (
+            f"Settings carried into every plan of {given.plan.backend}",
+            tuple(settings_text([setting]) for setting in given.settings),
+        ),
+        (
+            "Keys without a knob, which were not carried over",
+            tuple(f"{mark}{key}{mark}: {value or 'given'}" for key, value in given.pinned),
+        ),
+        (
+            "Keys that do not matter here",
+            tuple(f"{mark}{key}{mark}: {reason}" for key, reason in given.ignored_keys),
+        ),
+    )
+    return tuple((title, lines) for title, lines in lists if lines)
+
+
+CHANGES_HEADER = (
+    "change",
+    "step time after it (predicted)",
+    "speed-up (predicted)",
+    "speed-up (measured)",
+)
+
+
+def change_rows(result: BaselineResult) -> tuple[tuple[str, ...], ...]:
+    """A row a change, under ``CHANGES_HEADER``."""
+    return tuple(
+        (
+            one.text,
+            time_text(one.change.predicted_step_time_s),
+            factor_words(one.predicted_factor),
+            factor_words(one.measured_factor),
+        )
+        for one in result.bought
+    )
 
 
 def _because(result: BaselineResult) -> str:

@@ -93,7 +93,7 @@ def best_readme(
             f"- speed: {throughput_words(summary, best)}",
             f"- step time: {interval_words(measured)}",
             f"- memory: {headroom_words(measured, facts.memory_limit_bytes)}",
-            f"- on: {facts.num_nodes} x {facts.gpus_per_node} ranks of {facts.gpu}",
+            f"- on: {facts.ranks_text}",
             "",
             f"{how} The files beside this one {_FILES[is_simulated]}.",
             "",

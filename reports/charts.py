@@ -1,7 +1,4 @@
-"""The report's charts as plotly figures: numbers in, figures out; pure.
-
-Text and grid take their colours from the page, so that a figure is legible on light and on dark.
-"""
+"""The report's charts as plotly figures: numbers in, figures out; pure."""
 
 from __future__ import annotations
 
@@ -9,8 +6,18 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
+from reports.chart_parts import (
+    SYMBOLS,
+    Figure,
+    empty_figure,
+    groups,
+    marked,
+    other_text,
+    points,
+    ranked_text,
+    size_unit,
+    time_unit,
+)
 from reports.report_facts import (
     KnobEffect,
     PlanTerms,
@@ -20,19 +27,11 @@ from reports.report_facts import (
     shown_terms,
 )
 from reports.summary import MeasuredTrial, Summary
-from reports.wording import BACKEND_NAMES, KIND_NAMES, outcome_words, source_mark
-from tuner.outcome import Measured, Source
+from reports.wording import KIND_NAMES
+from tuner.outcome import Source
 from tuner.plan import Backend
-from tuner.trial import Trial
-from tuner.units import GIB, MIB, size_text, time_text
+from tuner.units import size_text, time_text
 
-BACKEND_COLORS = {
-    Backend.PYTORCH: "#d9480f",
-    Backend.DEEPSPEED: "#1c7ed6",
-    Backend.MEGATRON: "#2b8a3e",
-}
-_SYMBOLS = {Backend.PYTORCH: "circle", Backend.DEEPSPEED: "square", Backend.MEGATRON: "diamond"}
-"""A framework is told by its shape as well as by its colour."""
 _ACCENT = "#868e96"
 _TERM_COLORS = (
     "#1c7ed6",
@@ -51,26 +50,22 @@ _TERM_COLORS = (
     "#ffc078",
 )
 _LANE = "did not train"
-_HOVER_CHARS = 160
 _WIDE_RATIO = 20
 """Values further apart than this are shown on a logarithmic axis."""
-
-Figure = Any
-"""plotly's own figure: its package has no types."""
 
 
 def memory_chart(summary: Summary, limit_bytes: int) -> Figure:
     """Throughput against memory with the Pareto front; what did not train in a lane below."""
-    size, unit = _size_unit([r.measured.peak_memory_bytes for r in summary.ranking])
-    figure = _figure(460)
-    for backend, source, ranked in _groups(summary):
-        trace = _points(
+    size, unit = size_unit([r.measured.peak_memory_bytes for r in summary.ranking])
+    figure = empty_figure(460)
+    for backend, source, ranked in groups(summary):
+        trace = points(
             backend,
             x=[r.measured.peak_memory_bytes / size for r in ranked],
             y=[summary.tokens_per_s_per_gpu(r) for r in ranked],
-            text=[_ranked_text(r) for r in ranked],
+            text=[ranked_text(r) for r in ranked],
         )
-        figure.add_trace(_marked(trace, backend, source))
+        figure.add_trace(marked(trace, backend, source))
     front = pareto_front(summary.ranking)
     figure.add_scatter(
         x=[r.measured.peak_memory_bytes / size for r in front],
@@ -106,15 +101,15 @@ def _add_lanes(figure: Figure, summary: Summary) -> None:
     figure.update_yaxes(domain=[share + 0.2, 1])
     for backend in Backend:
         others = [trial for trial in summary.others if trial.plan.backend is backend]
-        trace = _points(
+        trace = points(
             backend,
             x=[trial.number for trial in others],
             y=[KIND_NAMES[trial.outcome.kind] for trial in others],
-            text=[_other_text(trial) for trial in others],
+            text=[other_text(trial) for trial in others],
         )
         figure.add_trace(
             trace.update(
-                xaxis="x2", yaxis="y2", showlegend=False, marker_symbol=f"{_SYMBOLS[backend]}-open"
+                xaxis="x2", yaxis="y2", showlegend=False, marker_symbol=f"{SYMBOLS[backend]}-open"
             )
         )
     last = summary.trials[-1].number
@@ -160,16 +155,16 @@ def _lanes_alone(figure: Figure, summary: Summary) -> Figure:
 
 def order_chart(summary: Summary) -> Figure:
     """The step time of every trial in order, with the best so far."""
-    figure = _figure(360)
-    scale, unit = _time_unit([r.measured.step_time_s for r in summary.ranking])
-    for backend, source, ranked in _groups(summary):
-        trace = _points(
+    figure = empty_figure(360)
+    scale, unit = time_unit([r.measured.step_time_s for r in summary.ranking])
+    for backend, source, ranked in groups(summary):
+        trace = points(
             backend,
             x=[r.number for r in ranked],
             y=[r.measured.step_time_s * scale for r in ranked],
-            text=[_ranked_text(r) for r in ranked],
+            text=[ranked_text(r) for r in ranked],
         )
-        figure.add_trace(_marked(trace, backend, source))
+        figure.add_trace(marked(trace, backend, source))
     steps = best_so_far(summary.trials)
     figure.add_scatter(
         x=[number for number, _ in steps],
@@ -187,7 +182,7 @@ def order_chart(summary: Summary) -> Figure:
             mode="markers",
             name=_LANE,
             marker={"symbol": "x-thin", "size": 8, "line": {"width": 2, "color": "#e03131"}},
-            text=[_other_text(trial) for trial in summary.others],
+            text=[other_text(trial) for trial in summary.others],
             hovertemplate="%{text}<extra></extra>",
         )
     figure.update_layout(
@@ -206,13 +201,13 @@ def order_chart(summary: Summary) -> Figure:
 
 def knob_chart(effects: Sequence[KnobEffect]) -> Figure:
     """Median step time of every option, with quartiles and the fastest plan."""
-    scale, unit = _time_unit([o.median_s for effect in effects for o in effect.options])
+    scale, unit = time_unit([o.median_s for effect in effects for o in effect.options])
     rows = [
         (f"{effect.knob} {_option_text(option.option)}", option)
         for effect in effects
         for option in effect.options
     ]
-    figure = _figure(110 + 22 * len(rows))
+    figure = empty_figure(110 + 22 * len(rows))
     medians = [option.median_s * scale for _, option in rows]
     figure.add_scatter(
         x=medians,
@@ -252,16 +247,16 @@ def prediction_chart(
     """Predicted against measured step times, all of one source, with the line of equality."""
     both = [(r, predictions[r.number]) for r in measured if r.number in predictions]
     values = [s for r, p in both for s in (r.measured.step_time_s, p.step_time_s)]
-    scale, unit = _time_unit(values)
-    figure = _figure(400)
+    scale, unit = time_unit(values)
+    figure = empty_figure(400)
     for backend in Backend:
         own = [(r, p) for r, p in both if r.plan.backend is backend]
         figure.add_trace(
-            _points(
+            points(
                 backend,
                 x=[p.step_time_s * scale for _, p in own],
                 y=[r.measured.step_time_s * scale for r, _ in own],
-                text=[f"{_ranked_text(r)}<br>predicted {time_text(p.step_time_s)}" for r, p in own],
+                text=[f"{ranked_text(r)}<br>predicted {time_text(p.step_time_s)}" for r, p in own],
             )
         )
     ends = [min(values) * scale, max(values) * scale] if values else []
@@ -283,14 +278,14 @@ def prediction_chart(
 def time_terms_chart(plans: Sequence[MeasuredTrial], terms: Mapping[int, PlanTerms]) -> Figure:
     """Predicted seconds of a step by term, a bar a plan."""
     rows = [(_bar_name(r), dict(terms[r.number].time_s)) for r in plans]
-    scale, unit = _time_unit([sum(values.values()) for _, values in rows])
+    scale, unit = time_unit([sum(values.values()) for _, values in rows])
     return _stacked(rows, scale, f"predicted step time, {unit}", time_text)
 
 
 def memory_terms_chart(plans: Sequence[MeasuredTrial], terms: Mapping[int, PlanTerms]) -> Figure:
     """Predicted bytes of the fullest rank by term, a bar a plan."""
     rows = [(_bar_name(r), dict(terms[r.number].memory_bytes)) for r in plans]
-    size, unit = _size_unit([sum(values.values()) for _, values in rows])
+    size, unit = size_unit([sum(values.values()) for _, values in rows])
     return _stacked(rows, 1 / size, f"predicted peak memory, {unit}", size_text)
 
 
@@ -298,7 +293,7 @@ def _stacked(
     rows: Sequence[tuple[str, Mapping[str, float]]], scale: float, title: str, words: Any
 ) -> Figure:
     names = shown_terms([values for _, values in rows])
-    figure = _figure(110 + 38 * len(rows) + 12 * len(names))  # its legend has two columns
+    figure = empty_figure(110 + 38 * len(rows) + 12 * len(names))  # its legend has two columns
     for index, name in enumerate(names):
         shares = [max(0.0, values.get(name, 0.0)) for _, values in rows]
         figure.add_bar(
@@ -317,100 +312,9 @@ def _stacked(
     return figure
 
 
-def _figure(height: int) -> Figure:
-    figure = go.Figure()
-    axis = {
-        "title": {"font": {"size": 13}},
-        "automargin": True,
-        "ticks": "outside",
-        "zeroline": False,
-        "fixedrange": True,
-    }
-    figure.update_layout(
-        template=go.layout.Template(),
-        height=height,
-        margin={"l": 10, "r": 16, "t": 10, "b": 10},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        hovermode="closest",
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        xaxis=axis,
-        yaxis=axis,
-        font={"family": "system-ui, sans-serif", "size": 13},
-    )
-    return figure
-
-
-def _points(
-    backend: Backend, *, x: Sequence[float], y: Sequence[float | str], text: Sequence[str]
-) -> Any:
-    return go.Scatter(
-        x=list(x),
-        y=list(y),
-        mode="markers",
-        name=BACKEND_NAMES[backend],
-        visible=True if x else "legendonly",
-        showlegend=bool(x),
-        marker={
-            "color": BACKEND_COLORS[backend],
-            "symbol": _SYMBOLS[backend],
-            "size": 9,
-            "opacity": 0.85,
-        },
-        text=list(text),
-        hovertemplate="%{text}<extra></extra>",
-    )
-
-
-def _groups(summary: Summary) -> list[tuple[Backend, Source, list[MeasuredTrial]]]:
-    """Trials of one framework and one source; extrapolated ones only where there are any."""
-    kinds = [(summary.source, summary.measured)]
-    kinds += [(Source.EXTRAPOLATED, summary.extrapolated)] if summary.extrapolated else []
-    return [
-        (backend, source, [r for r in ranked if r.plan.backend is backend])
-        for source, ranked in kinds
-        for backend in Backend
-    ]
-
-
-def _marked(trace: Any, backend: Backend, source: Source) -> Any:
-    """Extrapolated points are hollow, and have a line of their own in the legend."""
-    if source is not Source.EXTRAPOLATED:
-        return trace
-    return trace.update(
-        name=f"{trace.name}{source_mark(source)}", marker_symbol=f"{_SYMBOLS[backend]}-open"
-    )
-
-
-def _ranked_text(ranked: MeasuredTrial) -> str:
-    measured: Measured = ranked.measured
-    return (
-        f"trial {ranked.number}: {html.escape(ranked.plan.label())}<br>"
-        f"{time_text(measured.step_time_s)} a step{source_mark(measured.source)}, "
-        f"{size_text(measured.peak_memory_bytes)}"
-    )
-
-
-def _other_text(trial: Trial) -> str:
-    """Escaped: plotly reads its texts as markup."""
-    words = outcome_words(trial.outcome)
-    short = words if len(words) <= _HOVER_CHARS else f"{words[:_HOVER_CHARS]}..."
-    return f"trial {trial.number}: {html.escape(trial.plan.label())}<br>{html.escape(short)}"
-
-
 def _bar_name(ranked: MeasuredTrial) -> str:
     return f"trial {ranked.number}"
 
 
 def _option_text(option: object) -> str:
     return str(option).lower() if isinstance(option, bool) else html.escape(str(option))
-
-
-def _time_unit(seconds: Sequence[float]) -> tuple[float, str]:
-    """What seconds are multiplied by, and the unit that this gives."""
-    return (1e3, "ms") if seconds and max(seconds) < 1 else (1.0, "s")
-
-
-def _size_unit(sizes: Sequence[float]) -> tuple[int, str]:
-    """What bytes are divided by, and the unit that this gives."""
-    return (MIB, "MiB") if not sizes or max(sizes) < GIB else (GIB, "GiB")

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from reports.markdown_table import markdown_table
 from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
-from reports.wording import interval_words, one_line
-from tuner.outcome import Source
+from reports.wording import interval_words, source_mark
 from tuner.plan import ParallelPlan
 from tuner.units import size_text, time_text
 
@@ -182,10 +182,7 @@ def winner_rows(compared: Comparison) -> tuple[tuple[str, str, str], ...]:
         ("trials", *(str(len(side.summary.trials)) for side in sides)),
         (
             "on",
-            *(
-                f"{side.facts.num_nodes} x {side.facts.gpus_per_node} ranks of {side.facts.gpu}"
-                for side in sides
-            ),
+            *(side.facts.ranks_text for side in sides),
         ),
     ]
     return tuple((name, first, second) for name, first, second in rows)
@@ -243,24 +240,17 @@ def _difference(difference: tuple[str, str, str]) -> dict[str, str]:
 def comparison_text(compared: Comparison) -> str:
     """The comparison as Markdown."""
     first, second = compared.first.name, compared.second.name
-    mark = "" if compared.first.summary.source is Source.MEASURED else " (simulated)"
+    mark = source_mark(compared.first.summary.source)
     sections = [
         [f"# {first} and {second}", "", verdict(compared)],
-        ["## The winners", "", *_table(("", first, second), winner_rows(compared))],
+        ["## The winners", "", *markdown_table(("", first, second), winner_rows(compared))],
     ]
     if differing := (*compared.workload_differences, *compared.other_differences):
-        sections.append(["## What differs", "", *_table(("what", first, second), differing)])
+        sections.append(
+            ["## What differs", "", *markdown_table(("what", first, second), differing)]
+        )
     if rows := shared_rows(compared):
-        header = ("plan", f"step time in {first}{mark}", f"in {second}{mark}", f"{second} is")
+        names = ("plan", f"step time in {first}{mark}", f"in {second}{mark}", f"{second} is")
         title = f"## {len(rows)} plans in both"
-        sections.append([title, "", *_table(header, rows)])
+        sections.append([title, "", *markdown_table(names, rows)])
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
-
-
-def _table(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> list[str]:
-    return [_row(header), "|" + " --- |" * len(header), *(_row(row) for row in rows)]
-
-
-def _row(cells: tuple[str, ...]) -> str:
-    """A bar would end a cell, and a line break the row."""
-    return "| " + " | ".join(one_line(c).replace("|", "\\|") if c else "" for c in cells) + " |"

@@ -6,6 +6,7 @@ from typing import Any
 
 from reports.baseline_wording import baseline_record
 from reports.second_pass_wording import second_pass_record
+from reports.study_facts import StudyFacts
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import doubt_words, outcome_words
 from tuner.outcome import Measured, Source
@@ -18,12 +19,14 @@ def study_document(folder: StudyFolder, summary: Summary) -> dict[str, Any]:
     """What ``--json`` prints.
 
     Raises:
-        UserError: the study folder's waterfall cannot be read.
+        UserError: a file of the study folder cannot be read.
     """
+    facts = StudyFacts.read(folder)
+    best = None if summary.best is None else _best_record(summary, summary.best, facts)
     return {
-        "best": None if summary.best is None else _best_record(summary, summary.best),
+        "best": best,
         "trials": [_trial_record(summary, trial) for trial in summary.trials],
-        "waterfall": folder.read_json(folder.waterfall_file),
+        "waterfall": facts.waterfall,
         "by_backend": {str(b): _backend_record(summary, b) for b in Backend},
         "baseline": baseline_record(summary),
         "second_pass": second_pass_record(summary),
@@ -33,7 +36,7 @@ def study_document(folder: StudyFolder, summary: Summary) -> dict[str, Any]:
     }
 
 
-def _best_record(summary: Summary, best: MeasuredTrial) -> dict[str, Any]:
+def _best_record(summary: Summary, best: MeasuredTrial, facts: StudyFacts) -> dict[str, Any]:
     return _measured_record(summary, best) | {
         "speedup_over_median": summary.speedup_over_median,
         "speedup_over_default": {str(d.backend): d.speedup for d in summary.defaults},
@@ -41,6 +44,7 @@ def _best_record(summary: Summary, best: MeasuredTrial) -> dict[str, Any]:
         "tied_with_trials": [ranked.number for ranked in summary.ties],
         "margin": _margin_record(summary),
         "verification": _verification_record(summary),
+        "routing": facts.routing,
     }
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from reports.answer_wording import answer_lines
 from reports.baseline_markdown import baseline_section
 from reports.launch_commands import torchrun_command
-from reports.report_facts import flattened
+from reports.markdown_table import markdown_table
+from reports.report_facts import flattened, root_rank
 from reports.second_pass_markdown import second_pass_section
-from reports.study_facts import StudyFacts
+from reports.study_facts import StudyFacts, ranks_words, refused_words
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import (
     BACKEND_NAMES,
@@ -24,7 +23,7 @@ from reports.wording import (
     trained_words,
 )
 from tuner.launch import ENVIRONMENT_FILE
-from tuner.outcome import Failed, Measured, OutOfMemory, Source, TimedOut
+from tuner.outcome import Measured, Source
 from tuner.plan import Backend
 from tuner.trial import Trial
 from tuner.units import size_text, time_text
@@ -61,7 +60,7 @@ def _answer(summary: Summary, facts: StudyFacts) -> list[str]:
         "",
         *(
             f"- {line.name}: {one_line(sentence)}."
-            for line in answer_lines(summary, facts.memory_limit_bytes)
+            for line in answer_lines(summary, facts)
             for sentence in line.sentences
         ),
     ]
@@ -83,7 +82,7 @@ def _frameworks(summary: Summary) -> list[str]:
         "the best plan of all is",
     )
     rows = [_framework_row(summary, backend) for backend in Backend]
-    return ["## The frameworks side by side", "", *_table(header, rows)]
+    return ["## The frameworks side by side", "", *markdown_table(header, rows)]
 
 
 def _framework_row(summary: Summary, backend: Backend) -> tuple[str, ...]:
@@ -144,7 +143,7 @@ def _trials(summary: Summary) -> list[str]:
         for trial in summary.others
     ]
     title = f"## All {len(summary.trials)} trials, the fastest first"
-    return [title, "", f"{_counts(summary)}.", "", *_table(header, [*ranked, *others])]
+    return [title, "", f"{_counts(summary)}.", "", *markdown_table(header, [*ranked, *others])]
 
 
 def _ranked_row(summary: Summary, ranked: MeasuredTrial) -> tuple[str, ...]:
@@ -181,7 +180,7 @@ def _finals(summary: Summary) -> list[str]:
         for finalist in summary.finals
     ]
     header = ("trial", "plan", "step time", "behind the fastest (95 % interval)")
-    return ["## The finals: the best, run again in turns", "", *_table(header, rows)]
+    return ["## The finals: the best, run again in turns", "", *markdown_table(header, rows)]
 
 
 def _doubts(summary: Summary) -> list[str]:
@@ -201,41 +200,28 @@ def _failures(summary: Summary) -> list[str]:
     for trial in summary.others:
         reason = outcome_words(trial.outcome)
         lines.append(f"- Trial {trial.number}, `{trial.plan.label()}`: {reason}")
-        if (rank := _guilty_rank(trial)) is not None and summary.source is Source.MEASURED:
+        if (rank := root_rank(trial.outcome)) is not None and summary.source is Source.MEASURED:
             lines.append(f"  - log: `trials/{trial.number:04d}/rank-{rank}.log`")
     return lines
-
-
-def _guilty_rank(trial: Trial) -> int | None:
-    match trial.outcome:
-        case OutOfMemory(rank=rank) | Failed(rank=rank):
-            return rank
-        case TimedOut(ranks=ranks):
-            return ranks[0]
-    return None
 
 
 def _waterfall(facts: StudyFacts) -> list[str]:
     lines = [
         "## Which plans were refused before a trial",
         "",
-        f"Of {facts.waterfall['num_combinations']:,} combinations of options "
-        f"{facts.waterfall['num_legal']:,} are legal. Each rule removed, of those that the rules "
-        "above it had left:",
+        refused_words(facts),
         "",
     ]
     rows = [
         (str(r["rule"]), f"{r['removed']:,}", str(r["sentence"]))
         for r in facts.waterfall["removed"]
     ]
-    return [*lines, *_table(("rule", "removed", "what must hold"), rows)]
+    return [*lines, *markdown_table(("rule", "removed", "what must hold"), rows)]
 
 
 def _environment(facts: StudyFacts) -> list[str]:
-    header = f"{facts.num_nodes} x {facts.gpus_per_node} ranks of {facts.gpu}, each with at most "
-    limit = size_text(facts.memory_limit_bytes)
     rows = list(flattened(facts.environment))
-    return ["## Environment", "", f"{header}{limit}.", "", *_table(("what", "value"), rows)]
+    return ["## Environment", "", ranks_words(facts), "", *markdown_table(("what", "value"), rows)]
 
 
 def _reproduce(facts: StudyFacts) -> list[str]:
@@ -289,17 +275,3 @@ def _predicted_words(summary: Summary) -> str:
     if summary.baseline is not None and summary.baseline.bought:
         return "Only what the changes from your configuration should have bought is predicted."
     return "Nothing in this report is predicted."
-
-
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    lines = [_row(header), "|" + " --- |" * len(header)]
-    return [*lines, *(_row(row) for row in rows)]
-
-
-def _row(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(_escaped(one_line(cell) if cell else "") for cell in cells) + " |"
-
-
-def _escaped(text: str) -> str:
-    """A bar would end a cell."""
-    return text.replace("|", "\\|")

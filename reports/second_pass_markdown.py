@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reports.markdown_table import markdown_table
 from reports.second_pass_wording import HEADER, second_pass_line, second_pass_rows
 from reports.summary import Summary
 
@@ -25,7 +26,5 @@ def second_pass_section(summary: Summary) -> list[str]:
         "there was, and was kept only where the 95 % interval of the difference leaves out zero. "
         "The launch files and logs of each run are under `second_pass/`.",
         "",
-        f"| {' | '.join(HEADER)} |",
-        f"|{' --- |' * len(HEADER)}",
-        *(f"| {' | '.join(row)} |" for row in second_pass_rows(found)),
+        *markdown_table(HEADER, second_pass_rows(found)),
     ]

@@ -100,7 +100,7 @@ def answer_panel(summary: Summary, folder: StudyFolder) -> RenderableType:
 def _answer_grid(
     summary: Summary, best: MeasuredTrial, folder: StudyFolder, facts: StudyFacts
 ) -> Table:
-    lines = answer_lines(summary, facts.memory_limit_bytes)
+    lines = answer_lines(summary, facts)
     rows = [("plan", plan_words(best.plan, summary.num_gpus))]
     rows += [(line.name.lower(), "\n".join(line.sentences)) for line in lines]
     rows.append(("launch files", f"{folder.best_folder}, README.md there says how to use them"))

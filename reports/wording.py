@@ -6,6 +6,7 @@ import re
 from typing import assert_never
 
 from reports.summary import DefaultPlan, MeasuredTrial, Summary
+from tuner.launch import Routing
 from tuner.outcome import (
     Failed,
     Measured,
@@ -139,6 +140,21 @@ def headroom_words(measured: Measured, limit_bytes: int) -> str:
         )
         + (f"; the allocator freed its cache {retries} times to go on" if retries else "")
     )
+
+
+def routing_words(routing: Routing | None) -> str | None:
+    """Where the tokens of a model with experts went in its trials; None of any other."""
+    match routing:
+        case None:
+            return None
+        case "learned":
+            return "tokens went where the router sent them (measure.routing: learned)"
+        case "worst":
+            return (
+                "in Megatron-Core's trials all tokens went to the same experts of each layer, the "
+                "worst that a router can do (measure.routing: worst)"
+            )
+    assert_never(routing)
 
 
 def default_words(default: DefaultPlan) -> str:

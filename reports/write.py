@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from reports.best_folder import write_best
 from reports.html.page import report_page
 from reports.markdown import report_text
@@ -12,19 +10,10 @@ from reports.study_facts import StudyFacts
 from reports.study_files import StudyFiles
 from reports.summary import Summary
 from reports.trials_csv import trials_csv
-from tuner.study_folder import StudyFolder, write_atomically
+from tuner.kept_files import write_atomically
+from tuner.study_folder import StudyFolder
 
 NOTHING_PREDICTED = ReportExtras()
-
-
-def html_report_file(folder: StudyFolder) -> Path:
-    """The report with charts, one file that opens offline."""
-    return folder.path / "report.html"
-
-
-def trials_file(folder: StudyFolder) -> Path:
-    """All trials as a table for other programs."""
-    return folder.path / "trials.csv"
 
 
 def write_reports(
@@ -43,7 +32,7 @@ def write_reports(
     facts = StudyFacts.read(folder)
     study = StudyFiles.read(folder, summary)
     write_atomically(folder.report_file, report_text(summary, facts).encode())
-    write_atomically(trials_file(folder), trials_csv(summary).encode("utf-8", errors="replace"))
-    write_atomically(html_report_file(folder), report_page(summary, facts, study, extras))
+    write_atomically(folder.trials_file, trials_csv(summary).encode("utf-8", errors="replace"))
+    write_atomically(folder.html_report_file, report_page(summary, facts, study, extras))
     if summary.best is not None:
         write_best(folder, summary, summary.best, facts)

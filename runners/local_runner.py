@@ -21,10 +21,10 @@ from runners.warm_pool import WarmPool, rank_source
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
 from tuner.launch import ENVIRONMENT_FILE, LaunchSpec, Measurement, Settings
+from tuner.launch_files import launch_folder, write_launch_files
 from tuner.outcome import Failed, Outcome, Phase
 from tuner.plan import ParallelPlan
 from tuner.runner import PhaseListener, Slots
-from tuner.study_folder import launch_folder, write_launch_files
 from tuner.workload import Workload
 
 LOOPBACK = "127.0.0.1"

@@ -20,8 +20,8 @@ from runners.rank_processes import NodeRanks, free_port
 from runners.supervisor import NodeEnd, Supervisor
 from runners.warm_pool import WarmPool, rank_source
 from tuner.launch import LaunchSpec
+from tuner.launch_files import launch_folder
 from tuner.outcome import Phase
-from tuner.study_folder import launch_folder
 
 _KEPT_LOG_BYTES = 2**20
 """The end of each rank's log that is sent back, lest a flooded one flood the driver too."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tuner.launch import BENCH_MODULE
-from tuner.study_folder import launch_folder
+from tuner.launch_files import launch_folder
 
 
 class RankProcess(Protocol):

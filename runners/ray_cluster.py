@@ -37,7 +37,7 @@ def ray_nodes(address: str) -> tuple[RayNode, ...]:
     Raises:
         UserError: no Ray answers at the address, or another one, or it wants a token.
     """
-    reason = _silent(address)
+    reason = silent(address)
     if reason is None:
         answer = _asked(address)
         if isinstance(answer, list):
@@ -55,7 +55,7 @@ def ray_nodes(address: str) -> tuple[RayNode, ...]:
     )
 
 
-def _silent(address: str) -> str | None:
+def silent(address: str) -> str | None:
     """Why nothing can be asked there, where that is known at once; Ray would try for long."""
     if "://" in address:
         return "Ray Client is not supported, paratune must run on a machine of the cluster"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,11 +21,11 @@ os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
 
 import ray
 
+from runners.ray_cluster import silent
 from runners.ray_loopback import on_loopback
 from tuner.cluster import Cluster, Device
 from tuner.errors import UserError
 
-_LISTEN_LIMIT_S = 5.0
 _CONNECT_LIMIT_S = 30.0
 _OBJECT_STORE_BYTES = 80 * 2**20
 """Ray's minimum is 75 MiB; we send only launch files, reports and logs."""
@@ -113,14 +112,8 @@ def _connect_to_ray(address: str) -> None:
 
 def _unreachable(address: str) -> str | None:
     """Why no Ray answers there. Asked in a process of its own: Ray's attempts cannot be ended."""
-    if "://" in address:
-        return "Ray Client is not supported, paratune must run on a machine of the cluster"
-    host, _, port = address.rpartition(":")
-    if host and port.isdecimal():  # a refused connection is known at once; Ray would try for long
-        try:
-            socket.create_connection((host, int(port)), _LISTEN_LIMIT_S).close()
-        except OSError as error:
-            return f"nothing listens there ({error.strerror or error})"
+    if (reason := silent(address)) is not None:
+        return reason
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
         done = subprocess.run(

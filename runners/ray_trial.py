@@ -19,9 +19,9 @@ from runners.ray_nodes import CALL_LIMIT_S, HeldNodes, Node
 from runners.supervisor import outcome_of_nodes
 from tuner.cluster import Device
 from tuner.launch import LaunchSpec
+from tuner.launch_files import plain_name
 from tuner.outcome import Outcome, Phase
 from tuner.runner import PhaseListener
-from tuner.study_folder import plain_name
 
 _LOOK_S = 0.25
 """How often nodes are asked how they get on; the end of one is seen at once."""

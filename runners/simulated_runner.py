@@ -9,10 +9,10 @@ from tuner.cluster import Cluster
 from tuner.cost_model.prediction import prediction
 from tuner.errors import UserError
 from tuner.launch import LaunchSpec, Measurement, Settings
+from tuner.launch_files import launch_folder, write_launch_files
 from tuner.outcome import Measured, Outcome, OutOfMemory, Phase, Source
 from tuner.plan import ParallelPlan
 from tuner.runner import UNBOUNDED, PhaseListener, Stopped
-from tuner.study_folder import launch_folder, write_launch_files
 from tuner.units import size_text
 from tuner.workload import Workload
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,12 @@ from tests.tiny_job import cpu_cluster
 from tests.tuner.computed_study import ComputedRunner, outcome_of, study
 from tuner.errors import UserError
 from tuner.job import read_job
+from tuner.kept_files import write_atomically
 from tuner.launch import LaunchFile, LaunchSpec
+from tuner.launch_files import write_launch_files
 from tuner.plan import Backend, ParallelPlan
 from tuner.study import Budget, StudyListener
-from tuner.study_folder import StudyFolder, write_atomically, write_launch_files
+from tuner.study_folder import StudyFolder
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("tuner", "search_spaces", "runners", "reports")
@@ -131,7 +133,12 @@ def test_a_launch_file_cannot_leave_its_folder(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "inside", ["trials/0000", "trials", "best", "finals", "job.json", "journal.log", "report.md"]
+    "inside",
+    [
+        *("trials/0000", "trials", "best", "finals", "job.json", "journal.log", "report.md"),
+        *("second_pass", "second_pass.json", "soak", "soak.json", "report.html", "trials.csv"),
+        "comparison.html",
+    ],
 )
 def test_a_link_out_of_the_study_folder_is_refused(tmp_path: Path, inside: str) -> None:
     folder = StudyFolder(tmp_path / "study")
@@ -140,7 +147,7 @@ def test_a_link_out_of_the_study_folder_is_refused(tmp_path: Path, inside: str) 
     link = folder.path / inside
     link.parent.mkdir(parents=True)
     link.symlink_to(outside)
-    doors = {
+    doors: dict[str, Callable[[], object]] = {
         "trials/0000": lambda: folder.trial_folder(0),
         "trials": lambda: folder.trial_folder(0),
         "best": lambda: folder.best_folder,
@@ -148,6 +155,13 @@ def test_a_link_out_of_the_study_folder_is_refused(tmp_path: Path, inside: str) 
         "job.json": lambda: folder.job_file,
         "journal.log": lambda: folder.journal_file,
         "report.md": lambda: folder.report_file,
+        "second_pass": lambda: folder.second_pass_folder(0),
+        "second_pass.json": lambda: folder.second_pass_file,
+        "soak": lambda: folder.soak_folder,
+        "soak.json": lambda: folder.soak_file,
+        "report.html": lambda: folder.html_report_file,
+        "trials.csv": lambda: folder.trials_file,
+        "comparison.html": lambda: folder.comparison_files,
     }
     with pytest.raises(UserError, match="must lie in the study folder, but links to"):
         doors[inside]()

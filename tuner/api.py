@@ -62,7 +62,7 @@ class StudyResult:
     @property
     def report(self) -> Path:
         """``report.html``, to be opened in a browser."""
-        return self.folder / "report.html"
+        return StudyFolder(self.folder).html_report_file
 
     def frame(self) -> DataFrame:
         """One row a trial, the columns of ``trials.csv``; of the numbers, seconds and bytes."""

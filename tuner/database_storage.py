@@ -6,13 +6,15 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import optuna
 from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import create_engine
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -48,19 +50,8 @@ class Database:
             UserError: the URL is wrong, a driver is missing, or the database does not let us in.
         """
         url = parsed_url(text)
-        try:
+        with _said_where_unusable(url):
             return cls(_study(url, study_name), url)
-        except ImportError as error:
-            raise UserError(
-                f"--storage {shown(url)} needs a driver that is not installed; "
-                f"pip install '{driver_package(url)}'"
-            ) from error
-        except (*_STORAGE_ERRORS, RuntimeError, TypeError) as error:
-            raise UserError(
-                f"--storage {shown(url)} must be a database that this study can use, but "
-                f"{_reason(error, url)}; check host, port, user, password (or PGPASSWORD) and "
-                "database, or leave --storage out"
-            ) from error
 
     def read(self) -> list[FrozenTrial]:
         """All trials that ended.
@@ -110,15 +101,48 @@ class Database:
             ) from error
 
 
+def check_reachable(text: str) -> None:
+    """Connects once, before anything is made for a study.
+
+    Raises:
+        UserError: the URL is wrong, a driver is missing, or the database does not let us in.
+    """
+    url = parsed_url(text)
+    with _said_where_unusable(url):
+        create_engine(url, **_engine_options(url)).connect().close()
+
+
+@contextmanager
+def _said_where_unusable(url: URL) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(
+            f"--storage {shown(url)} needs a driver that is not installed; "
+            f"pip install '{driver_package(url)}'"
+        ) from error
+    except (*_STORAGE_ERRORS, RuntimeError, TypeError) as error:
+        raise UserError(
+            f"--storage {shown(url)} must be a database that this study can use, but "
+            f"{_reason(error, url)}; check host, port, user, password (or PGPASSWORD) and "
+            "database, or leave --storage out"
+        ) from error
+
+
+def _engine_options(url: URL) -> dict[str, Any]:
+    """Of SQLAlchemy's engine.
+
+    A trial ends every minute or so: a connection that is kept meanwhile only takes the place of
+    another driver's, and goes stale.
+    """
+    waits = url.get_backend_name() in ("postgresql", "mysql", "mariadb")
+    limits = {"connect_args": {"connect_timeout": CONNECT_LIMIT_S}} if waits else {}
+    return {**limits, "poolclass": NullPool}
+
+
 def _study(url: URL, name: str) -> optuna.Study:
-    kind = url.get_backend_name()
-    limits: dict[str, Any] = {}
-    if kind in ("postgresql", "mysql", "mariadb"):
-        limits = {"connect_args": {"connect_timeout": CONNECT_LIMIT_S}}
-    # A trial ends every minute or so: a connection that is kept meanwhile only takes the place of
-    # another driver's, and goes stale.
     storage = RDBStorage(
-        url.render_as_string(hide_password=False), engine_kwargs={**limits, "poolclass": NullPool}
+        url.render_as_string(hide_password=False), engine_kwargs=_engine_options(url)
     )
     return optuna.create_study(
         storage=storage, study_name=name, load_if_exists=True, direction="minimize"

@@ -15,6 +15,7 @@ import numpy as np
 from tuner.launch import Measurement
 from tuner.outcome import Measured, Outcome, Source
 from tuner.plan import ParallelPlan
+from tuner.step_statistics import MOST_DEGREES, student_quantile
 from tuner.trial import Trial
 
 MIN_ROUNDS = 2
@@ -29,7 +30,6 @@ _FIRST_ROUND, _SECOND_ROUND = 4, 2
 """So many times as many plans as may go on run in the first two rounds."""
 _EQUAL_RELATIVE = 0.005
 """Of plans that cannot be told apart and are this close, the one that needs less is better."""
-_STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 _CONFIDENCE = 0.95
 _MEDIAN_INTERVAL_Z = 1.96
 
@@ -272,9 +272,7 @@ def _own_variance(measured: Measured) -> float:
 
 
 def _quantile(degrees: float) -> float:
-    if degrees == math.inf or degrees > len(_STUDENT):
-        return 2.0
-    return _STUDENT[max(0, int(degrees) - 1)]
+    return 2.0 if degrees > MOST_DEGREES else student_quantile(int(degrees))
 
 
 def _simultaneous(degrees: float, num_plans: int) -> float:

@@ -23,6 +23,8 @@ from tuner.model_shape import ModelShape
 _SHAPE = TypeAdapter(ModelShape)
 _LIMIT_S = 600.0
 """Importing torch from a cold network file system takes minutes."""
+_known: dict[str, ModelShape] = {}
+"""By the values as JSON: of models that were read in an earlier process."""
 
 
 def config_read_apart(values: Mapping[str, Any]) -> ConfigRead:
@@ -32,12 +34,20 @@ def config_read_apart(values: Mapping[str, Any]) -> ConfigRead:
         ValueError: the model is not a causal one, or its sizes contradict each other.
         RuntimeError: the other process ends without an answer.
     """
+    text = json.dumps(values)
+    if text in _known:
+        return ConfigRead(kept=dict(values), shape=_known[text])
     if "transformers" in sys.modules:
         return config_read(values)
-    answer = json.loads(_answer(json.dumps(values)))
+    answer = json.loads(_answer(text))
     if "refused" in answer:
         raise ValueError(answer["refused"])
     return ConfigRead(kept=answer["kept"], shape=_SHAPE.validate_python(answer["shape"]))
+
+
+def remember(values: Mapping[str, Any], shape: ModelShape) -> None:
+    """From now on this process knows the shape of these values, which a study has kept."""
+    _known[json.dumps(values)] = shape
 
 
 def read_here() -> None:

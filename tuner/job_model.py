@@ -9,7 +9,8 @@ from typing import Any
 
 from tuner.errors import UserError
 from tuner.hf_file import hf_model, hf_model_of
-from tuner.megatron_model import is_megatron_file, megatron_model
+from tuner.megatron_arguments import is_megatron_file
+from tuner.megatron_model import megatron_model
 from tuner.model_presets import preset_model, preset_named
 from tuner.units import MOST_COUNT, MOST_LAYERS
 from tuner.user_files import UnreadableError, text_of

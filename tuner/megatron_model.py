@@ -1,4 +1,4 @@
-"""A model from Megatron-LM arguments or a launch script, as the Hugging Face model nearest to it.
+"""A model from Megatron-LM arguments, as the Hugging Face model nearest to it, family by family.
 
 The options and their defaults are those of ``pretrain_gpt.py``, core 0.16.
 """
@@ -6,35 +6,18 @@ The options and their defaults are those of ``pretrain_gpt.py``, core 0.16.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tuner.errors import UserError
 from tuner.hf_file import hf_model_of
-from tuner.shell_filling import Filling
-from tuner.units import MOST_COUNT, MOST_LAYERS
-from tuner.user_files import UnreadableError, text_of
+from tuner.megatron_arguments import MegatronArguments, megatron_options
 from tuner.workload import HfModel
 
-_SUFFIXES = (".sh", ".args", ".txt")
 _TOKENIZER_VOCABS = {"GPT2BPETokenizer": 50257}
 """Vocabularies that follow from the tokenizer's type alone."""
-_NAME = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 _NULLS = ("q_lora_rank", "sliding_window")
 """Fields that say "none" by null; any other null is a field that the family does not have."""
-
-
-def is_megatron_file(path: Path) -> bool:
-    """The file is a script or an argument list, by its name or by what it says."""
-    if path.suffix in _SUFFIXES:
-        return True
-    try:
-        return path.suffix != ".json" and "--num-layers" in text_of(path)
-    except UnreadableError:
-        return False
 
 
 def megatron_model(text: str, *, name: str, named: str) -> HfModel:
@@ -55,91 +38,13 @@ def megatron_model(text: str, *, name: str, named: str) -> HfModel:
     return hf_model_of(values, name=name, named=named)
 
 
-def megatron_options(text: str) -> dict[str, str]:
-    """Every ``--option`` with its first value; a flag has an empty one, the last one given wins.
-
-    Raises:
-        ValueError: variables that hold one another grow without end.
-    """
-    joined = re.sub(r"\\\s*\n", " ", text)
-    code = [re.sub(r"(^|\s)#.*$", "", line) for line in joined.splitlines()]
-    lines = [statement for line in code for statement in line.split(";")]
-    variables: dict[str, str] = {}
-    filling = Filling()
-    tokens: list[str] = []
-    for line in lines:
-        match = re.match(r"\s*(?:export\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s(;&|]*)\s*$", line)
-        if match:
-            variables[match[1]] = _filled(match[2].strip("\"'"), variables, filling)
-            if "--" not in match[2]:
-                continue
-        tokens += _words(_filled(line, variables, filling))
-    # A quoted list of arguments over several lines is met line by line: quotes are only noise.
-    options: dict[str, str] = {}
-    for token, following in zip(tokens, [*tokens[1:], "--"], strict=True):
-        option, equals, value = token.partition("=")
-        if option.startswith("--") and len(option) > 2:
-            options[option] = value if equals else "" if following.startswith("--") else following
-    return options
-
-
-def _filled(text: str, variables: Mapping[str, str], filling: Filling) -> str:
-    def value_of(match: re.Match[str]) -> str:
-        name, default = match[1] or match[3], match[2]
-        return variables.get(name, default if default is not None else match[0])
-
-    return filling.filled(_NAME, value_of, text)
-
-
-def _words(line: str) -> list[str]:
-    bare = re.sub(r"[\"'()]", " ", line)
-    bare = re.sub(r"^\s*(?:export\s+)?\w+\+?=", " ", bare)
-    try:
-        return shlex.split(bare)
-    except ValueError:
-        return bare.split()
-
-
-@dataclass(frozen=True, slots=True)
-class _Arguments:
-    """Typed access to options; a wrong one is a ValueError that names it."""
-
-    options: Mapping[str, str]
-
-    def has(self, option: str) -> bool:
-        return option in self.options
-
-    def whole(self, option: str, default: int | None = None) -> int:
-        text = self.options.get(option)
-        if text is None:
-            if default is None:
-                raise ValueError(f"{option} must be given, but it is missing; add it")
-            return default
-        if not text.isdecimal() or len(text) > 4000 or int(text) < 1:
-            raise ValueError(f"{option} must be a whole number of at least 1, got {text!r}")
-        most = MOST_LAYERS if option == "--num-layers" else MOST_COUNT
-        if int(text) > most:
-            raise ValueError(f"{option} must be at most {most}, got {text}")
-        return int(text)
-
-    def number(self, option: str, default: float) -> float:
-        text = self.options.get(option)
-        try:
-            return default if text is None else float(text)
-        except ValueError:
-            raise ValueError(f"{option} must be a number, got {text!r}") from None
-
-    def word(self, option: str, default: str) -> str:
-        return self.options.get(option) or default
-
-
 def hf_values(options: Mapping[str, str]) -> dict[str, Any]:
     """The ``config.json`` of the Hugging Face model of these options.
 
     Raises:
         ValueError: an option is missing or wrong, or no Hugging Face model is like it.
     """
-    arguments = _Arguments(options)
+    arguments = MegatronArguments(options)
     values = _sizes(arguments)
     _refuse_inexpressible(arguments)
     family = _family_builder(arguments)(arguments, values)
@@ -147,7 +52,7 @@ def hf_values(options: Mapping[str, str]) -> dict[str, Any]:
     return {name: value for name, value in kept.items() if value is not None or name in _NULLS}
 
 
-def _sizes(arguments: _Arguments) -> dict[str, Any]:
+def _sizes(arguments: MegatronArguments) -> dict[str, Any]:
     hidden = arguments.whole("--hidden-size")
     heads = arguments.whole("--num-attention-heads")
     channels = arguments.whole("--kv-channels", hidden // heads or 1)
@@ -173,7 +78,7 @@ def _sizes(arguments: _Arguments) -> dict[str, Any]:
     }
 
 
-def _vocab(arguments: _Arguments) -> int:
+def _vocab(arguments: MegatronArguments) -> int:
     tokenizer = arguments.word("--tokenizer-type", "")
     if not arguments.has("--vocab-size") and tokenizer in _TOKENIZER_VOCABS:
         return _TOKENIZER_VOCABS[tokenizer]
@@ -185,7 +90,7 @@ def _vocab(arguments: _Arguments) -> int:
     return arguments.whole("--vocab-size")
 
 
-def _refuse_inexpressible(arguments: _Arguments) -> None:
+def _refuse_inexpressible(arguments: MegatronArguments) -> None:
     for option, why in (
         ("--mtp-num-layers", "heads that predict several tokens"),
         ("--hybrid-override-pattern", "state-space layers"),
@@ -201,10 +106,10 @@ def _refuse_inexpressible(arguments: _Arguments) -> None:
             )
 
 
-_Builder = Callable[["_Arguments", Mapping[str, Any]], dict[str, Any]]
+_Builder = Callable[[MegatronArguments, Mapping[str, Any]], dict[str, Any]]
 
 
-def _family_builder(arguments: _Arguments) -> _Builder:
+def _family_builder(arguments: MegatronArguments) -> _Builder:
     kind = arguments.word("--position-embedding-type", "learned_absolute")
     if arguments.has("--use-rotary-position-embeddings"):
         kind = "rope"
@@ -222,7 +127,7 @@ def _family_builder(arguments: _Arguments) -> _Builder:
     return _gated if arguments.has("--swiglu") else _ungated
 
 
-def _gpt2(arguments: _Arguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
+def _gpt2(arguments: MegatronArguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
     broken = [
         option
         for option in (
@@ -256,11 +161,11 @@ def _gpt2(arguments: _Arguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _epsilon(arguments: _Arguments) -> float:
+def _epsilon(arguments: MegatronArguments) -> float:
     return arguments.number("--norm-epsilon", arguments.number("--layernorm-epsilon", 1e-5))
 
 
-def _rope(arguments: _Arguments) -> dict[str, Any]:
+def _rope(arguments: MegatronArguments) -> dict[str, Any]:
     values: dict[str, Any] = {"rope_theta": arguments.number("--rotary-base", 10000.0)}
     if arguments.has("--use-rope-scaling"):
         values["rope_scaling"] = {
@@ -273,7 +178,7 @@ def _rope(arguments: _Arguments) -> dict[str, Any]:
     return values
 
 
-def _gated(arguments: _Arguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
+def _gated(arguments: MegatronArguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
     has_bias = not arguments.has("--disable-bias-linear")
     qkv_bias, qk_norm = arguments.has("--add-qkv-bias"), arguments.has("--qk-layernorm")
     values = _rope(arguments) | {"hidden_act": "silu", "rms_norm_eps": _epsilon(arguments)}
@@ -301,7 +206,7 @@ def _gated(arguments: _Arguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
     return values | families[wanted]
 
 
-def _window(arguments: _Arguments) -> int | None:
+def _window(arguments: MegatronArguments) -> int | None:
     if not arguments.has("--window-size"):
         return None
     text = arguments.options["--window-size"].split(",")[0].strip("()[] ")
@@ -311,7 +216,7 @@ def _window(arguments: _Arguments) -> int | None:
 
 
 def _stablelm(
-    arguments: _Arguments, values: Mapping[str, Any], sizes: Mapping[str, Any]
+    arguments: MegatronArguments, values: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> dict[str, Any]:
     even = sizes["head_dim"] * sizes["num_attention_heads"] == sizes["hidden_size"]
     options = ("--qk-layernorm", "--window-size")
@@ -331,7 +236,7 @@ def _stablelm(
     }
 
 
-def _ungated(arguments: _Arguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
+def _ungated(arguments: MegatronArguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
     act = "relu2" if arguments.has("--squared-relu") else "gelu"
     rms = arguments.word("--normalization", "LayerNorm") == "RMSNorm"
     has_bias = not arguments.has("--disable-bias-linear")
@@ -361,7 +266,7 @@ def _ungated(arguments: _Arguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _mixture(arguments: _Arguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
+def _mixture(arguments: MegatronArguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
     _must_be_modern(arguments)
     ffn = arguments.whole("--moe-ffn-hidden-size", sizes["intermediate_size"])
     shared = arguments.whole("--moe-shared-expert-intermediate-size", 1)
@@ -403,7 +308,7 @@ def _mixture(arguments: _Arguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
     return values | mixtral | {"sliding_window": _window(arguments)}
 
 
-def _must_be_modern(arguments: _Arguments) -> None:
+def _must_be_modern(arguments: MegatronArguments) -> None:
     missing = [
         option for option in ("--swiglu", "--disable-bias-linear") if not arguments.has(option)
     ]
@@ -416,7 +321,7 @@ def _must_be_modern(arguments: _Arguments) -> None:
         )
 
 
-def _deepseek(arguments: _Arguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
+def _deepseek(arguments: MegatronArguments, sizes: Mapping[str, Any]) -> dict[str, Any]:
     _must_be_modern(arguments)
     layers = int(sizes["num_hidden_layers"])
     shared = arguments.whole("--moe-shared-expert-intermediate-size", 1)
@@ -462,7 +367,9 @@ def _num_dense(frequency: str, layers: int) -> int:
         return 0
     pattern: list[int] = []
     for digit, times in re.findall(r"\[\s*([01])\s*\]\s*(?:\*\s*(\d+))?", frequency):
-        pattern += [int(digit)] * int(times or 1)
+        pattern += [int(digit)] * min(int(times or 1), layers + 1)
+        if len(pattern) > layers:
+            break
     dense = pattern.count(0)
     if len(pattern) != layers or pattern != [0] * dense + [1] * (layers - dense):
         raise ValueError(

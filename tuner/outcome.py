@@ -14,6 +14,8 @@ _HEADROOM = 0.02
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """Seconds, tokens a second: held to it where it is read, not where it is constructed."""
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+"""A loss, which may be below 0."""
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -65,20 +67,20 @@ class Measured:
     peak_memory_bytes: Count
     """Of the fullest rank."""
     peak_memory_bytes_by_rank: tuple[Count, ...]
-    losses: tuple[float, ...] = ()
+    losses: tuple[Finite, ...] = ()
     """Mean over what a step ran of the global batch, one a step, warm-up included."""
-    allocator_retries: int = 0
+    allocator_retries: Count = 0
     """CUDA only: times that the allocator had to free its cache to go on; > 0 means nearly full."""
-    warmup_times_s: tuple[float, ...] = ()
+    warmup_times_s: tuple[Amount, ...] = ()
     """Steps that do not count: times had not settled yet."""
-    outlier_steps: tuple[int, ...] = ()
+    outlier_steps: tuple[Count, ...] = ()
     """Indices in ``step_times_s`` far from the others; they count, the median bears them."""
     steps_end: StepsEnd = StepsEnd.FIXED
     memory_growth_bytes: int = 0
     """Of the peak, from the second optimizer step on, on the rank where it grew most."""
-    memory_limit_bytes: int = 0
+    memory_limit_bytes: Count = 0
     """What a rank was allowed; 0 = not known."""
-    reserved_unused_bytes: int = 0
+    reserved_unused_bytes: Count = 0
     """CUDA only: the most that a rank's allocator held at its peak beyond what tensors took."""
     marks: tuple[str, ...] = ()
     """What casts doubt on the numbers, each a sentence: another's load, a throttled clock."""
@@ -110,7 +112,7 @@ class Rejected:
 class OutOfMemory:
     """A rank could not allocate."""
 
-    rank: int
+    rank: Count
     phase: Phase
     message: str
     source: Source = Source.MEASURED
@@ -121,9 +123,9 @@ class OutOfMemory:
 class TimedOut:
     """Ranks stayed in a phase longer than its limit and were ended."""
 
-    ranks: tuple[int, ...]
+    ranks: tuple[Count, ...]
     phase: Phase
-    limit_s: float
+    limit_s: Amount
     kind: Literal["timed_out"] = "timed_out"
 
 
@@ -131,7 +133,7 @@ class TimedOut:
 class Failed:
     """A rank raised or was killed; the earliest one is named."""
 
-    rank: int
+    rank: Count
     phase: Phase
     error: str
     """Type of the exception, or the signal."""

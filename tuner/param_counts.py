@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tuner.model_shape import ParamCounts
@@ -42,34 +41,6 @@ class CountedModel:
     """A feed-forward has a gate beside its first matrix."""
     tied: bool
     """The output layer shares its matrix with the token embedding."""
-
-
-def padded_vocab(vocab: int, tp: int, divisible_by: int = 128) -> int:
-    """Rows of the embedding as Megatron-LM pads it: a multiple of ``divisible_by * tp``.
-
-    Args:
-        vocab: tokens of the tokenizer.
-        tp: tensor-parallel degree; each rank holds a multiple of ``divisible_by`` rows.
-        divisible_by: ``--make-vocab-size-divisible-by``.
-
-    Raises:
-        ValueError: an argument is below 1.
-    """
-    for name, value in (("vocab", vocab), ("tp", tp), ("divisible_by", divisible_by)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    multiple = divisible_by * tp
-    return math.ceil(vocab / multiple) * multiple
-
-
-def padded_params(
-    params: ParamCounts, *, vocab: int, hidden: int, tp: int, divisible_by: int = 128
-) -> ParamCounts:
-    """The counts of the model with its vocabulary padded: ``hidden`` more a row, tied or not."""
-    more = (padded_vocab(vocab, tp, divisible_by) - vocab) * hidden
-    owns_matrix = params.head >= vocab * hidden  # a tied output layer may still have a bias
-    head = params.head + more if owns_matrix else params.head
-    return replace(params, embedding=params.embedding + more, head=head)
 
 
 def counted_model(config: Any) -> CountedModel:

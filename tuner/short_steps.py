@@ -12,12 +12,18 @@ from dataclasses import dataclass
 
 from tuner.outcome import StepsEnd
 from tuner.plan import ParallelPlan
-from tuner.step_statistics import StepsRule, first_counted, is_slower, step_statistics
+from tuner.step_statistics import (
+    StepsRule,
+    first_counted,
+    is_slower,
+    step_statistics,
+    steps_needed,
+)
 
 _FEWEST_PAIRS = 3
 """Behind the warm-up; fewer say nothing of their scatter."""
 _SHARE = 1 / 8
-"""Of the fewest steps that a full measurement takes, short ones may take so much time."""
+"""Of the time that a full measurement would take at this noise, short ones may take so much."""
 _WIDER = 2.0
 """Their interval need not be as narrow: who is near the best is measured again with full steps."""
 _HIGH_SHARE = 1 / 8
@@ -89,9 +95,8 @@ def short_steps_end(
     known = step_statistics(counted)
     if known.relative_half_width <= _WIDER * rule.relative_half_width:
         return StepsEnd.PRECISE, start
-    spent_s = sum(low_s + high_s for low_s, high_s in pairs)
-    if spent_s >= _SHARE * (rule.warmup_steps + rule.steps) * known.median_s:
-        return StepsEnd.MAX_STEPS, start
-    if len(counted) >= rule.max_steps:
-        return StepsEnd.MAX_STEPS, start
-    return (StepsEnd.TIME, start) if spent_s >= rule.time_s else None
+    full_steps = rule.warmup_steps + steps_needed([high_s for _, high_s in pairs[start:]], rule)
+    full_s = full_steps * known.median_s
+    if sum(low_s + high_s for low_s, high_s in pairs) < _SHARE * min(full_s, rule.time_s):
+        return None
+    return StepsEnd.MAX_STEPS if full_s <= rule.time_s else StepsEnd.TIME, start

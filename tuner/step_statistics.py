@@ -32,6 +32,8 @@ _STUDENT = {
     0.99: (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169),
 }
 """Two-sided Student quantiles for 1, 2, ... degrees of freedom."""
+MOST_DEGREES = 10
+"""Of freedom, that the table has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,11 @@ class StepsRule:
     def max_warmup_steps(self) -> int:
         """Where times have not settled by then, they are not waited for any longer."""
         return self.warmup_steps + self.max_steps // 2
+
+
+def student_quantile(degrees: int, confidence: float = 0.95) -> float:
+    """Two-sided, for at least 1 degree of freedom; for more than the table has, its last."""
+    return _STUDENT[confidence][max(1, min(MOST_DEGREES, degrees)) - 1]
 
 
 def settled_from(times_s: Sequence[float]) -> int:
@@ -166,6 +173,19 @@ def first_counted(times_s: Sequence[float], rule: StepsRule) -> int:
     return min(settled, rule.max_warmup_steps)
 
 
+def steps_needed(times_s: Sequence[float], rule: StepsRule) -> int:
+    """How many steps of this scatter the rule would count, were they independent.
+
+    Args:
+        times_s: of a few settled steps.
+        rule: what is enough.
+    """
+    values = np.asarray(times_s, dtype=np.float64)
+    scatter = _scale(values) / float(np.median(values))
+    root = _NORMAL[0.95] * _MEDIAN_OVER_MEAN * scatter / rule.relative_half_width
+    return round(min(rule.max_steps, max(rule.steps, root**2)))
+
+
 def is_slower(counted: Sequence[float], rule: StepsRule) -> bool:
     """Whether these steps are slower than the incumbent for certain.
 
@@ -206,8 +226,7 @@ def _residual_scale(residuals: list[float]) -> float:
     """Scatter of a side's median for one step; of few steps it is known badly, hence more."""
     differing = [residual for residual in residuals if residual]
     robust = _median(differing) if differing else 0.0
-    degrees = max(1, len(residuals) - 2)
-    student = _STUDENT[0.99][min(degrees, 10) - 1] / _NORMAL[0.99]
+    student = student_quantile(len(residuals) - 2, 0.99) / _NORMAL[0.99]
     return robust * _MAD_TO_SIGMA * _MEDIAN_OVER_MEAN * student
 
 
@@ -234,9 +253,9 @@ def _median_interval(
         return median, median
     reach = _NORMAL[confidence] * 0.5 / math.sqrt(effective)
     if effective < _FEW or reach > 0.5 - 0.5 / n:
-        degrees = max(1, min(10, int(effective) - 1))
+        quantile = student_quantile(int(effective) - 1, confidence)
         spread = float(np.std(values, ddof=1)) if n < _FEW else _scale(values)
-        half = _STUDENT[confidence][degrees - 1] * _MEDIAN_OVER_MEAN * spread
+        half = quantile * _MEDIAN_OVER_MEAN * spread
         # On the scale of logs: a step takes some time, however little is known of it.
         factor = math.exp(half / math.sqrt(effective) / median)
         return median / factor, median * factor

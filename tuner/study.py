@@ -64,6 +64,8 @@ class Study:
     parallel: int = 1
     """How many trials run at the same time; the runner must have so many slots."""
     clock: Callable[[], float] = time.time
+    prepare: Callable[[], object] = lambda: None
+    """Called from the study's own thread before each trial starts: begins what the runner needs."""
 
     def run(self, budget: Budget, listener: StudyListener) -> StudyEnd:
         """Tries plans until the budget is spent or no plan is left; Ctrl-C ends it in order.
@@ -133,6 +135,7 @@ class _Run:
         plan = self.proposals.next()
         if plan is None:
             return "the sampler proposes no untried legal plan"
+        self.study.prepare()
         number = next(n for n in range(len(taken) + 1) if n not in taken)
         taken.add(number)
         own = plan == self.study.current

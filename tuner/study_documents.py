@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, field_validator
 
+from tuner.launch import Routing
 from tuner.plan import ParallelPlan
 
 
@@ -14,8 +15,28 @@ class _Document(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
 
+class _ClusterIdentity(_Document):
+    gpu: str
+
+
+class _WorkloadIdentity(_Document):
+    seq_len: PositiveInt | None = None
+    global_batch: PositiveInt | None = None
+
+
+class _MeasureIdentity(_Document):
+    routing: Routing = "learned"
+
+
+class _Identity(_Document):
+    cluster: _ClusterIdentity
+    workload: _WorkloadIdentity = _WorkloadIdentity()
+    measure: _MeasureIdentity = _MeasureIdentity()
+
+
 class _Job(_Document):
-    identity: dict[str, Any]
+    identity: _Identity
+    shape: dict[str, Any] | None = None
     num_nodes: PositiveInt
     gpus_per_node: PositiveInt
     memory_limit_bytes: PositiveInt

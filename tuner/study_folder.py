@@ -9,22 +9,23 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from tuner.errors import UserError
 from tuner.finals import Finals
-from tuner.launch import TRAINING_FILE, LaunchSpec, Settings, SettingValue
+from tuner.kept_files import first_line, read_kept, write_atomically
+from tuner.launch import TRAINING_FILE, Settings, SettingValue
+from tuner.launch_files import launch_folder
 from tuner.second_pass import SecondPass
 from tuner.study_documents import check_document
 from tuner.trial import Trial
 from tuner.user_files import too_deep
 from tuner.verification import Verification
 
-_T = TypeVar("_T")
 _TRIAL = TypeAdapter(Trial)
 _FINALS = TypeAdapter(Finals)
 _SECOND_PASS = TypeAdapter(SecondPass)
@@ -98,6 +99,31 @@ class StudyFolder:
         return self._inside("report.md")
 
     @property
+    def html_report_file(self) -> Path:
+        """The report with charts, one file that opens offline."""
+        return self._inside("report.html")
+
+    @property
+    def trials_file(self) -> Path:
+        """All trials as a table for other programs, CSV."""
+        return self._inside("trials.csv")
+
+    @property
+    def comparison_files(self) -> tuple[Path, Path]:
+        """The comparison with another study, as Markdown and as a page."""
+        return self._inside("comparison.md"), self._inside("comparison.html")
+
+    @property
+    def soak_file(self) -> Path:
+        """What came of the last soak, JSON."""
+        return self._inside("soak.json")
+
+    @property
+    def soak_folder(self) -> Path:
+        """The run of the last soak, laid out as a trial's folder."""
+        return self._inside("soak")
+
+    @property
     def finals_file(self) -> Path:
         """The second measurement of the best plans, JSON; missing where there was none."""
         return self._inside("finals.json")
@@ -124,11 +150,11 @@ class StudyFolder:
     @property
     def second_pass_file(self) -> Path:
         """Framework settings tried on the winner, JSON; missing where none were."""
-        return self.path / "second_pass.json"
+        return self._inside("second_pass.json")
 
     def second_pass_folder(self, run: int) -> Path:
         """One run of the second pass, laid out as a trial's folder."""
-        return self.path / "second_pass" / f"{run:04d}"
+        return self._inside("second_pass", f"{run:04d}")
 
     def final_folder(self, number: int, round_number: int) -> Path:
         """A trial's plan run again in a round of the finals."""
@@ -236,7 +262,7 @@ class StudyFolder:
             except (ValueError, OSError) as error:
                 raise UserError(
                     f"{path} must be a trial as paratune writes it, but it cannot be read "
-                    f"({_first_line(error)}); move that trial's folder away to go on without it"
+                    f"({first_line(error)}); move that trial's folder away to go on without it"
                 ) from error
         return tuple(sorted(found, key=lambda trial: trial.number))
 
@@ -250,7 +276,7 @@ class StudyFolder:
         Raises:
             UserError: their file cannot be read.
         """
-        return _kept(self.finals_file, _FINALS, "finals as paratune writes them")
+        return read_kept(self.finals_file, _FINALS, "finals as paratune writes them")
 
     def keep_second_pass(self, found: SecondPass) -> None:
         """Keeps the second pass as far as it has come."""
@@ -262,7 +288,7 @@ class StudyFolder:
         Raises:
             UserError: its file cannot be read.
         """
-        return _kept(self.second_pass_file, _SECOND_PASS, "a second pass as paratune writes it")
+        return read_kept(self.second_pass_file, _SECOND_PASS, "a second pass as paratune writes it")
 
     def keep_verification(self, found: Verification) -> None:
         """Keeps the verdict on the winner."""
@@ -274,7 +300,7 @@ class StudyFolder:
         Raises:
             UserError: its file cannot be read.
         """
-        return _kept(
+        return read_kept(
             self.verification_file,
             _VERIFICATION,
             "a verdict as paratune writes it",
@@ -309,7 +335,7 @@ class StudyFolder:
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{path} must be JSON as paratune writes it, but it cannot be read "
-                f"({_first_line(error)}); is {self.path} a study folder?"
+                f"({first_line(error)}); is {self.path} a study folder?"
             ) from error
         if not isinstance(value, dict):
             raise UserError(f"{path} must hold a JSON object, got {type(value).__name__}")
@@ -346,72 +372,3 @@ def _trial_of(path: Path) -> Trial:
 def _new_name(folder_name: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", folder_name)[:60]
     return f"{plain}-{secrets.token_hex(4)}"
-
-
-def launch_folder(trial_folder: Path) -> Path:
-    """Where a trial keeps its launch files."""
-    return trial_folder / "launch"
-
-
-def plain_name(name: str) -> str:
-    """The name of a file that lies in the folder it is joined to.
-
-    Raises:
-        ValueError: it would lie elsewhere.
-    """
-    if Path(name).name != name or name in ("", ".", ".."):
-        raise ValueError(f"a launch file must lie in its folder, got {name!r}")
-    return name
-
-
-def write_launch_files(spec: LaunchSpec, folder: Path) -> None:
-    """Writes the files of a launch into a folder, making it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in spec.files:
-        (folder / plain_name(file.name)).write_text(file.text)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces a file at once: a reader, or a crash, never finds half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)  # what a crash has left; a link would be followed
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def _kept(
-    path: Path,
-    adapter: TypeAdapter[_T],
-    what: str,
-    *,
-    way_out: str = "move it away to go on without it",
-) -> _T | None:
-    """What a file holds that a study need not have; None where it has not.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    if not path.exists():
-        return None
-    try:
-        return adapter.validate_json(path.read_bytes())
-    except (ValidationError, OSError) as error:
-        raise UserError(
-            f"{path} must be {what}, but it cannot be read ({_first_line(error)}); {way_out}"
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
-    return str(error).splitlines()[0]

@@ -108,6 +108,18 @@ def _mend(path: Path) -> None:
             file.truncate(whole)
 
 
+def check_storage(url: str | None) -> None:
+    """Refuses a database that cannot be reached, before a study folder is made for it.
+
+    Raises:
+        UserError: the URL leads to no database that can be used.
+    """
+    if url is not None:
+        from tuner.database_storage import check_reachable  # SQLAlchemy takes half a second
+
+        check_reachable(url)
+
+
 def opened_storage(folder: StudyFolder, url: str | None) -> StudyStorage:
     """The storage at a URL, or the journal of the study folder.
 

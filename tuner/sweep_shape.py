@@ -17,7 +17,7 @@ from tuner.errors import UserError
 from tuner.hf_apart import read_here
 from tuner.hf_file import hf_model
 from tuner.model_shape import Experts, LatentAttention, ModelShape, ParamCounts
-from tuner.units import MOST_LAYERS
+from tuner.units import MOST_COUNT, MOST_LAYERS
 
 GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "deepseek", "gemma", "phi")
 """Models whose feed-forward is gated where no column says; others: gated unless ffn is 4 hidden."""
@@ -25,6 +25,10 @@ _MATERIALISED = ("no", "none", "0", "false", "unfused", "local", "eager", "math"
 _GPT2_VOCAB = 50257
 _MOST_PARAMS = 2**53
 """Of any cell: the next whole number is no double any more."""
+DEEPEST_PIPELINE = 4096
+"""More stages than any model has layers; a table of stages is kept for every depth."""
+_MOST_LAYOUT = MOST_LAYERS
+"""Characters of a pipeline layout once its repetitions are written out."""
 
 
 class RowProblem(ValueError):
@@ -101,6 +105,30 @@ def megatron_arguments(cells: Mapping[str, str]) -> Mapping[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
+def whole_argument(arguments: Mapping[str, Any], name: str, default: int = 0) -> int:
+    """A whole number of a row's Megatron arguments; the default where it is missing or null.
+
+    Raises:
+        RowProblem: it is something else, below 0, or out of all bounds.
+    """
+    value = arguments.get(name)
+    if value is None:
+        return default
+    text = str(value).removesuffix(".0")
+    if isinstance(value, bool) or not text.isdecimal():
+        raise RowProblem(f"megatron_args: {name} is not a whole number")
+    if len(text) > len(str(MOST_COUNT)) or int(text) > MOST_COUNT:
+        raise RowProblem(f"megatron_args: {name} is too large")
+    return int(text)
+
+
+def _drops_out(arguments: Mapping[str, Any]) -> bool:
+    try:
+        return float(arguments.get("hidden-dropout", 0.1)) > 0
+    except (TypeError, ValueError):
+        raise RowProblem("megatron_args: hidden-dropout is not a number") from None
+
+
 def _shape_of_columns(cells: Mapping[str, str], arguments: Mapping[str, Any]) -> ModelShape:
     hidden, layers = whole(cells, "hidden"), whole(cells, "layers")
     heads = whole(cells, "heads")
@@ -119,7 +147,7 @@ def _shape_of_columns(cells: Mapping[str, str], arguments: Mapping[str, Any]) ->
     vocab = whole(cells, "vocab", 0) or _vocab(arguments, latent)
     if not vocab:
         raise RowProblem("vocab is missing")
-    head_dim = int(arguments.get("kv-channels", 0)) or max(hidden // heads, 1)
+    head_dim = whole_argument(arguments, "kv-channels") or max(hidden // heads, 1)
     shape = _counted(
         {
             "family": name or "unknown",
@@ -219,11 +247,11 @@ def _latent(arguments: Mapping[str, Any]) -> LatentAttention | None:
     if "multi-latent-attention" not in arguments:
         return None
     return LatentAttention(
-        q_lora_rank=int(arguments.get("q-lora-rank") or 0),
-        kv_lora_rank=int(arguments.get("kv-lora-rank", 32)),
-        qk_nope_head_dim=int(arguments.get("qk-head-dim", 128)),
-        qk_rope_head_dim=int(arguments.get("qk-pos-emb-head-dim", 64)),
-        v_head_dim=int(arguments.get("v-head-dim", 128)),
+        q_lora_rank=whole_argument(arguments, "q-lora-rank"),
+        kv_lora_rank=whole_argument(arguments, "kv-lora-rank", 32),
+        qk_nope_head_dim=whole_argument(arguments, "qk-head-dim", 128),
+        qk_rope_head_dim=whole_argument(arguments, "qk-pos-emb-head-dim", 64),
+        v_head_dim=whole_argument(arguments, "v-head-dim", 128),
     )
 
 
@@ -231,10 +259,10 @@ def _experts(arguments: Mapping[str, Any], layers: int, ffn: int) -> Experts | N
     if "num-experts" not in arguments:
         return None
     return Experts(
-        num_experts=int(arguments["num-experts"]),
-        experts_per_token=int(arguments.get("moe-router-topk", 2)),
-        ffn=int(arguments.get("moe-ffn-hidden-size", ffn)),
-        shared_ffn=int(arguments.get("moe-shared-expert-intermediate-size", 0)),
+        num_experts=whole_argument(arguments, "num-experts"),
+        experts_per_token=whole_argument(arguments, "moe-router-topk", 2),
+        ffn=whole_argument(arguments, "moe-ffn-hidden-size", ffn),
+        shared_ffn=whole_argument(arguments, "moe-shared-expert-intermediate-size"),
         num_dense_layers=min(_num_dense_layers(arguments), layers - 1),
     )
 
@@ -253,7 +281,7 @@ def _vocab(arguments: Mapping[str, Any], latent: LatentAttention | None) -> int:
     if not arguments:
         return 0
     if "vocab-size" in arguments:
-        return int(arguments["vocab-size"])
+        return whole_argument(arguments, "vocab-size")
     if latent is not None and "swiglu" in arguments:
         return 129280
     return 32000 if "swiglu" in arguments else _GPT2_VOCAB
@@ -271,8 +299,7 @@ def _software(cells: Mapping[str, str], arguments: Mapping[str, Any]) -> Softwar
     kernel = (cells.get("flash_attn") or "").strip().lower()
     gpt = "gpt" in (cells.get("model") or "").lower()
     materialised = kernel in _MATERIALISED or (gpt and not kernel)
-    of_arguments = float(arguments.get("hidden-dropout", 0.1)) > 0
-    dropout = of_arguments if arguments else gpt and materialised
+    dropout = _drops_out(arguments) if arguments else gpt and materialised
     loss_bytes = _loss_bytes(kernel, arguments)
     return Software(
         attention=Attention.MATERIALISED if materialised else Attention.FLASH,
@@ -285,8 +312,8 @@ def _software(cells: Mapping[str, str], arguments: Mapping[str, Any]) -> Softwar
         overlaps_data=kernel != "fa2",
         overlaps_tensor=kernel == "fa2",
         extra_gradients=kernel == "fa2",
-        extra_last_layers=int(arguments.get("mtp-num-layers") or 0),
-        expert_tp=int(arguments.get("expert-tensor-parallel-size") or 0),
+        extra_last_layers=whole_argument(arguments, "mtp-num-layers"),
+        expert_tp=whole_argument(arguments, "expert-tensor-parallel-size"),
         recomputed=_recomputed(arguments),
         stage_layers=_stage_layers(arguments),
         padded_vocab=128 if arguments or kernel == "te" else 1,
@@ -302,7 +329,7 @@ def _loss_bytes(kernel: str, arguments: Mapping[str, Any]) -> float:
     if "cross-entropy-loss-fusion" in arguments:
         return LOSS_BYTES_FUSED + 4
     if "defer-embedding-wgrad-compute" in arguments:
-        return LOSS_BYTES_FUSED + 2 * int(arguments.get("wgrad-deferral-limit", 0))
+        return LOSS_BYTES_FUSED + 2 * whole_argument(arguments, "wgrad-deferral-limit")
     return LOSS_BYTES_FUSED if kernel == "flash" and not arguments else 0.0
 
 
@@ -313,19 +340,37 @@ def pipeline_layout(arguments: Mapping[str, Any]) -> tuple[int, ...]:
     ``x*3`` and ``(xy)*3`` repetition (Megatron's pipeline_parallel_layer_layout.py).
     """
     text = str(arguments.get("pipeline-model-parallel-layout", "")).replace(",", "")
-    text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), text)
-    text = re.sub(r"(\w)\*(\d+)", lambda found: found[1] * int(found[2]), text)
+    text = _written_out(r"\(([^()]*)\)\*(\d+)", text)
+    text = _written_out(r"(\w)\*(\d+)", text)
     return tuple(stage.count("t") for stage in text.split("|")) if text else ()
 
 
+def _written_out(pattern: str, text: str) -> str:
+    """Every repetition of a layout as often as it says."""
+    left = _MOST_LAYOUT
+
+    def repeated(found: re.Match[str]) -> str:
+        nonlocal left
+        left -= len(found[1]) * int(found[2])
+        if left < 0:
+            raise RowProblem("megatron_args: pipeline-model-parallel-layout is too long")
+        return found[1] * int(found[2])
+
+    return re.sub(pattern, repeated, text)
+
+
 def _stage_layers(arguments: Mapping[str, Any]) -> tuple[int, ...]:
-    depth = int(arguments.get("pipeline-model-parallel-size", 1))
+    depth = whole_argument(arguments, "pipeline-model-parallel-size", 1)
+    if not 1 <= depth <= DEEPEST_PIPELINE:
+        raise RowProblem(
+            f"megatron_args: pipeline-model-parallel-size is not 1 to {DEEPEST_PIPELINE}"
+        )
     virtual = pipeline_layout(arguments)
     if virtual and len(virtual) % depth == 0:
         return tuple(sum(virtual[stage::depth]) for stage in range(depth))
-    first = int(arguments.get("decoder-first-pipeline-num-layers", 0))
-    last = int(arguments.get("decoder-last-pipeline-num-layers", 0))
-    layers = int(arguments.get("num-layers", 0))
+    first = whole_argument(arguments, "decoder-first-pipeline-num-layers")
+    last = whole_argument(arguments, "decoder-last-pipeline-num-layers")
+    layers = whole_argument(arguments, "num-layers")
     if depth < 3 or not (first and last):
         return ()
     middle = (layers - first - last) // (depth - 2)

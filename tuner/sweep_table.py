@@ -14,7 +14,16 @@ from tuner.errors import UserError
 from tuner.plan import Backend, ParallelPlan, Precision, Recompute
 from tuner.plan_arrays import PlanArrays
 from tuner.presets import gpus_spelled
-from tuner.sweep_shape import RowProblem, megatron_arguments, pipeline_layout, row_facts, whole
+from tuner.sweep_shape import (
+    DEEPEST_PIPELINE,
+    RowProblem,
+    megatron_arguments,
+    pipeline_layout,
+    row_facts,
+    whole,
+    whole_argument,
+)
+from tuner.units import GIB
 from tuner.user_files import TABLE_BYTES, UnreadableError, checked_file
 from tuner.workload import HfModel, Workload
 
@@ -25,15 +34,12 @@ MEASURED_COLUMNS = frozenset(
 )
 """Never read to predict; so are columns that end in ``_by_rank`` or start with ``mem_gb_``."""
 REQUIRED_COLUMNS = ("gpu", "global_batch")
-DEEPEST_PIPELINE = 4096
-"""More stages than any model has layers; a table of stages is kept for every depth."""
 _SHAPE_COLUMNS = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "params", "config")
 _PLAN_COLUMNS = frozenset(
     {"micro_batch", "tp", "pp", "vpp", "cp", "ep", "dp", "zero", "precision", "recompute"}
     | {"seq_parallel", "backend"}
 )
 _CLUSTER_COLUMNS = frozenset({"gpu_mem_gb", "gpus_per_node"})
-_GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +89,7 @@ class SweepTable:
         return RowMeasurement(
             outcome=(cells.get("outcome") or "").strip() or "measured",
             step_time_s=_number(cells.get("step_time_s")),
-            peak_memory_bytes=peak * _GIB if peak else None,
+            peak_memory_bytes=peak * GIB if peak else None,
         )
 
 
@@ -208,7 +214,7 @@ def _plan(cells: Mapping[str, str]) -> ParallelPlan:
     arguments = megatron_arguments(cells)
     chunks = len(pipeline_layout(arguments)) // degree["pp"]
     return ParallelPlan(
-        dp_replicate=int(arguments.get("num-distributed-optimizer-instances", 1)),
+        dp_replicate=whole_argument(arguments, "num-distributed-optimizer-instances", 1),
         backend=_backend(cells, zero),
         zero_stage=zero,
         micro_batch=whole(cells, "micro_batch", 1) or 1,
@@ -267,9 +273,9 @@ def _gpu(cells: Mapping[str, str]) -> tuple[Gpu, bool]:
         raise RowProblem(f"gpu {name!r} is not known" if name else "gpu is missing")
     gib = _number(cells.get("gpu_mem_gb"))
     if gib:
-        near = min(candidates, key=lambda gpu: abs(gpu.memory_bytes / _GIB - gib))
-        if abs(near.memory_bytes / _GIB / gib - 1) > 0.12:
-            near = replace(near, memory_bytes=int(gib * _GIB))
+        near = min(candidates, key=lambda gpu: abs(gpu.memory_bytes / GIB - gib))
+        if abs(near.memory_bytes / GIB / gib - 1) > 0.12:
+            near = replace(near, memory_bytes=int(gib * GIB))
         return near, True
     sizes = {gpu.memory_bytes for gpu in candidates}
     return max(candidates, key=lambda gpu: gpu.memory_bytes), len(sizes) == 1

@@ -109,7 +109,7 @@ def study_id(identity: str, first_started_at: float) -> str:
 
 def outcome_numbers(outcome: Outcome, facts: StudyFacts) -> Numbers:
     """What came of a plan that was tried, and on what."""
-    on = f"{facts.num_nodes} x {facts.gpus_per_node} ranks of {facts.gpu}"
+    on = facts.ranks_text
     versions = facts.environment.get("versions", {})
     stack = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     match outcome:

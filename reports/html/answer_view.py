@@ -73,7 +73,7 @@ def answer_view(summary: Summary, facts: StudyFacts, study: StudyFiles) -> Answe
             launch=(),
             **shared,  # type: ignore[arg-type]  # each by its name
         )
-    lines = answer_lines(summary, facts.memory_limit_bytes)
+    lines = answer_lines(summary, facts)
     sentences = [f"{line.name}: {sentence}" for line in lines for sentence in line.sentences]
     return Answer(
         label=best.plan.label(),
@@ -88,7 +88,7 @@ def answer_view(summary: Summary, facts: StudyFacts, study: StudyFiles) -> Answe
 def workload_words(study: StudyFiles, facts: StudyFacts) -> str:
     """What is trained on what, as far as the folder says."""
     workload = study.job.get("identity", {}).get("workload")
-    where = f"{facts.num_nodes} x {facts.gpus_per_node} ranks of {facts.gpu}"
+    where = facts.ranks_text
     if not workload:
         return where
     return (

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reports.baseline import BaselineResult
-from reports.baseline_wording import baseline_line, carried_words, factor_words, path_words
+from reports.baseline_wording import (
+    CHANGES_HEADER,
+    baseline_line,
+    change_rows,
+    note_lists,
+    path_words,
+)
 from reports.html.table_view import Column, Table
 from reports.summary import Summary
 from reports.wording import outcome_words
-from tuner.units import time_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,19 +41,6 @@ def baseline_view(summary: Summary) -> BaselineView | None:
         return None
     given = result.given
     line = baseline_line(summary) or ""
-    lists = (
-        ("Worth knowing", given.notes),
-        ("Keys that the framework does not know", given.unknown_keys),
-        (f"Settings carried into every plan of {given.plan.backend}", carried_words(given)),
-        (
-            "Keys without a knob, which were not carried over",
-            tuple(f"{key}: {value or 'given'}" for key, value in given.pinned),
-        ),
-        (
-            "Keys that do not matter here",
-            tuple(f"{key}: {reason}" for key, reason in given.ignored_keys),
-        ),
-    )
     return BaselineView(
         file=given.file,
         format=given.format,
@@ -57,7 +49,7 @@ def baseline_view(summary: Summary) -> BaselineView | None:
         sentence=f"{line[:1].upper()}{line[1:]}",
         path=path_words(result),
         changes=_changes(result),
-        notes=tuple((title, lines) for title, lines in lists if lines),
+        notes=note_lists(given),
     )
 
 
@@ -66,19 +58,8 @@ def _changes(result: BaselineResult) -> Table | None:
         return None
     return Table(
         caption="What each change should have bought, one after another",
-        columns=(
-            Column(title="change"),
-            Column(title="step time after it (predicted)", numeric=True),
-            Column(title="speed-up (predicted)", numeric=True),
-            Column(title="speed-up (measured)", numeric=True),
+        columns=tuple(
+            Column(title=title, numeric=place > 0) for place, title in enumerate(CHANGES_HEADER)
         ),
-        rows=tuple(
-            (
-                one.text,
-                time_text(one.change.predicted_step_time_s),
-                factor_words(one.predicted_factor),
-                factor_words(one.measured_factor),
-            )
-            for one in result.bought
-        ),
+        rows=change_rows(result),
     )

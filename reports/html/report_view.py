@@ -28,7 +28,7 @@ from reports.report_facts import (
     pareto_front,
     shown_terms,
 )
-from reports.study_facts import StudyFacts
+from reports.study_facts import StudyFacts, ranks_words, refused_words
 from reports.study_files import StudyFiles
 from reports.summary import MeasuredTrial, Summary
 from reports.wording import KIND_NAMES, source_mark
@@ -117,9 +117,9 @@ def report_view(
         trials=trial_rows(summary, study),
         kinds=tuple((kind, KIND_NAMES[kind]) for kind, _ in summary.counts),
         backends=tuple(dict.fromkeys(str(t.plan.backend) for t in summary.trials)),
-        waterfall_words=_waterfall_words(facts),
+        waterfall_words=refused_words(facts),
         waterfall=_waterfall(facts),
-        environment_words=_environment_words(facts),
+        environment_words=ranks_words(facts),
         environment=_environment(facts),
     )
 
@@ -309,14 +309,6 @@ def _terms_table(
     )
 
 
-def _waterfall_words(facts: StudyFacts) -> str:
-    return (
-        f"Of {facts.waterfall['num_combinations']:,} combinations of options "
-        f"{facts.waterfall['num_legal']:,} are legal. Each rule removed, of those that the rules "
-        "above it had left:"
-    )
-
-
 def _waterfall(facts: StudyFacts) -> Table:
     return Table(
         caption="Combinations that each rule removed",
@@ -329,13 +321,6 @@ def _waterfall(facts: StudyFacts) -> Table:
             (str(r["rule"]), f"{r['removed']:,}", str(r["sentence"]))
             for r in facts.waterfall["removed"]
         ),
-    )
-
-
-def _environment_words(facts: StudyFacts) -> str:
-    return (
-        f"{facts.num_nodes} x {facts.gpus_per_node} ranks of {facts.gpu}, each with at most "
-        f"{size_text(facts.memory_limit_bytes)}."
     )
 
 

@@ -77,7 +77,6 @@ class CpuMemoryMeter:
     """
 
     def __init__(self, limit_bytes: int | None) -> None:
-        self._limit_bytes = limit_bytes
         _give_large_tensors_back()
         self._baseline_bytes = _proc_status_bytes("VmRSS")
         self._library_bytes = _proc_status_bytes("RssFile")

@@ -17,8 +17,8 @@ from typing import Any
 from runners.backends.deepspeed_zero import deepspeed_launch
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.launch import DEEPSPEED_FILE, Measurement
+from tuner.launch_files import write_launch_files
 from tuner.plan import ParallelPlan
-from tuner.study_folder import write_launch_files
 
 _LIMIT_S = 60
 

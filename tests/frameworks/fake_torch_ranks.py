@@ -21,9 +21,9 @@ from runners.bench.pytorch_training import PytorchTraining, pytorch_training
 from tests.tiny_job import tiny_workload
 from tuner.cluster import Cluster
 from tuner.launch import Measurement
+from tuner.launch_files import write_launch_files
 from tuner.model_shape import ParamCounts
 from tuner.plan import ParallelPlan
-from tuner.study_folder import write_launch_files
 from tuner.workload import HfModel, Workload
 
 _SMALL = {

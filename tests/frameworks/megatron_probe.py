@@ -20,7 +20,7 @@ from unittest.mock import patch
 from packaging.version import Version
 
 from tuner.launch import LaunchSpec
-from tuner.study_folder import write_launch_files
+from tuner.launch_files import write_launch_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,13 @@ import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
 
 from reports.answer_wording import answer_lines
+from reports.json_summary import study_document
 from reports.markdown import report_text
 from reports.study_facts import StudyFacts
 from reports.summary import AfterTrials, Summary, summarize
@@ -18,7 +21,6 @@ from reports.wording import comparison_words, doubt_words, tie_words
 from reports.write import write_reports
 from tests.reports.a_study import (
     DEFAULTS,
-    LIMIT_BYTES,
     NUM_GPUS,
     measured,
     study_folder,
@@ -27,9 +29,10 @@ from tests.reports.a_study import (
 )
 from tests.reports.test_baseline import GIVEN, OWN, WINNER
 from tuner.plan import Backend, ParallelPlan
+from tuner.study_folder import StudyFolder
 from tuner.verification import Verdict, Verification
 
-NAMES = ["Speed", "Step time", "Memory", "Yours", "Compared", "Runner-up", "A tie", "Verified"]
+NAMES = ["Speed", "Step time", "Memory", "Experts", "Yours", "Compared", "Runner-up", "A tie"]
 UNSURE = trial(2, ParallelPlan(backend=Backend.MEGATRON), measured(1.1, spread=0.9))
 BEST = trial(1, WINNER, replace(measured(1.0), attempts=2, marks=("other load was there",)))
 TRIALS = (trial(0, OWN, measured(2.0)), BEST, UNSURE)
@@ -46,14 +49,22 @@ def _summary() -> Summary:
     )
 
 
+def _with(folder: StudyFolder, *, experts: bool = False, **identity: Any) -> None:
+    job = folder.read_json(folder.job_file)
+    shape = {"experts": {"num_experts": 8} if experts else None}
+    document = job | {"identity": job["identity"] | identity, "shape": shape}
+    folder.write_json(folder.job_file, document)
+
+
 def _squeezed(text: str) -> str:
     return " ".join(text.split())
 
 
 def test_every_line_of_the_answer_is_in_every_report(tmp_path: Path) -> None:
     summary, folder = _summary(), study_folder(tmp_path, TRIALS)
-    lines = answer_lines(summary, LIMIT_BYTES)
-    assert [line.name for line in lines] == [*NAMES, "Beware"]
+    _with(folder, measure={"routing": "worst"})
+    lines = answer_lines(summary, StudyFacts.read(folder))
+    assert [line.name for line in lines] == [*NAMES, "Verified", "Beware"]
     assert len(lines[-1].sentences) == 2
     console = Console(width=600, force_terminal=False)
     with console.capture() as capture:
@@ -70,6 +81,27 @@ def test_every_line_of_the_answer_is_in_every_report(tmp_path: Path) -> None:
         for line in lines:
             for sentence in line.sentences:
                 assert sentence in text, f"{name} leaves out {line.name}: {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("experts", "identity", "routing", "said"),
+    [
+        (False, {}, None, None),
+        (True, {}, "learned", "where the router sent them (measure.routing: learned)"),
+        (True, {"measure": {"routing": "worst"}}, "worst", "to the same experts of each layer"),
+    ],
+    ids=["dense", "experts", "worst"],
+)
+def test_the_routing_is_said_of_a_model_with_experts_and_of_no_other(
+    experts: bool, identity: dict[str, Any], routing: str | None, said: str | None, tmp_path: Path
+) -> None:
+    folder = study_folder(tmp_path, TRIALS)
+    _with(folder, experts=experts, **identity)
+    lines = answer_lines(_summary(), StudyFacts.read(folder))
+    found = [line.sentences[0] for line in lines if line.name == "Experts"]
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
+    assert study_document(folder, _summary())["best"]["routing"] == routing
 
 
 def test_a_plan_whose_interval_overlaps_is_a_tie_and_one_too_wide_to_tell_is_called_so() -> None:

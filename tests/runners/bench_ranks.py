@@ -19,8 +19,8 @@ from runners.rank_processes import free_port
 from tests.runners.forked_rank import run_forked_rank
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.launch import Measurement, Settings
+from tuner.launch_files import write_launch_files
 from tuner.plan import ParallelPlan
-from tuner.study_folder import write_launch_files
 from tuner.workload import Workload
 
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 def folder_of(workload: Workload, path: Path) -> Any:
     from runners.backends.pytorch_native import pytorch_launch
     from runners.bench.launch_folder import LaunchFolder
-    from tuner.study_folder import write_launch_files
+    from tuner.launch_files import write_launch_files
 
     plan = ParallelPlan(backend=Backend.PYTORCH)
     write_launch_files(pytorch_launch(plan, workload, cpu_cluster(1), Measurement()), path)

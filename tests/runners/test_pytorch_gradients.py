@@ -17,8 +17,8 @@ from search_spaces.pytorch_models import PP_FAMILIES, TP_FAMILIES
 from tests.runners.gradient_rank import write_gradient_norms
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.launch import Measurement
+from tuner.launch_files import write_launch_files
 from tuner.plan import Backend, ParallelPlan, Precision
-from tuner.study_folder import write_launch_files
 from tuner.workload import Workload
 
 pytestmark = pytest.mark.ranks

@@ -20,10 +20,10 @@ from runners.rank_processes import NodeRanks, free_port
 from runners.warm_pool import WarmPool, WarmProcess
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.launch import Measurement
+from tuner.launch_files import launch_folder, write_launch_files
 from tuner.outcome import Measured, Phase
 from tuner.plan import Backend, ParallelPlan, Precision
 from tuner.runner import Slots
-from tuner.study_folder import launch_folder, write_launch_files
 
 pytestmark = pytest.mark.ranks
 

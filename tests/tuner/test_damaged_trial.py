@@ -21,6 +21,12 @@ from tuner.errors import UserError
         ("peak_memory_bytes", -1),
         ("step_times_s", [float("nan")]),
         ("attempts", 0),
+        ("losses", [float("nan")]),
+        ("losses", [1.0, float("-inf")]),
+        ("warmup_times_s", [-1.0]),
+        ("warmup_times_s", [float("inf")]),
+        ("allocator_retries", -1),
+        ("memory_limit_bytes", -1),
     ],
 )
 def test_a_number_that_no_trial_has_is_refused_by_its_field(

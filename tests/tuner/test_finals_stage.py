@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from reports.summary import AfterTrials, Summary, summarize
+from tests.tiny_job import cpu_cluster, tiny_workload
+from tuner.cli.deferred_runner import DeferredRunner
 from tuner.cli.finals_stage import FinalStage
 from tuner.launch import AdaptiveSteps, LaunchSpec, Measurement
-from tuner.outcome import Measured, Outcome, Source
+from tuner.outcome import Measured, Outcome, Phase, Source
 from tuner.plan import Backend, ParallelPlan
 from tuner.runner import PhaseListener
 from tuner.study_folder import StudyFolder
@@ -86,6 +91,41 @@ def test_the_winner_ran_full_steps(tmp_path: Path) -> None:
     assert summary.best is not None
     assert (summary.best.number, summary.best.measured) == (1, measured(1.1))
     assert [ranked.number for ranked in summary.extrapolated] == [2]
+
+
+@pytest.mark.ray
+def test_finals_on_ray_are_measured_longer_and_kept_as_they_ran(tmp_path: Path) -> None:
+    from runners.ray_runner import RayRunner  # the other tests need no Ray
+
+    measurement = Measurement(warmup_steps=1, steps=2, adaptive=AdaptiveSteps(max_steps=3))
+    limits_s = dict.fromkeys(Phase, 120.0)
+    runner = DeferredRunner(
+        lambda: RayRunner(tiny_workload(), cpu_cluster(2), measurement, limits_s, address=None),
+        measurement,
+    )
+    folder = folder_of(tmp_path / "study", 1.0, 1.001)
+    runs: list[Outcome] = []
+    stage = FinalStage(
+        folder=folder,
+        runner=runner,
+        listener=lambda round_number, plan, outcome: runs.extend([outcome] if outcome else []),
+        time_left=lambda: len(runs) < 2,
+    )
+    try:
+        stage.run(2)
+    finally:
+        runner.close()
+    finals = folder.finals()
+    assert finals is not None
+    assert [(run.trial, run.round) for run in finals.runs] == [(0, 0), (1, 0)]
+    assert [run.outcome for run in finals.runs] == runs
+    for number, outcome in enumerate(runs):
+        assert isinstance(outcome, Measured), outcome
+        assert outcome.source is Source.MEASURED
+        launch = folder.final_folder(number, 0) / "launch"
+        asked = json.loads((launch / "training.json").read_text())["measurement"]
+        assert asked["max_steps"] == 4 * 3
+        assert asked["incumbent_step_time_s"] is None
 
 
 def test_one_leader_is_measured_even_where_time_is_up(tmp_path: Path) -> None:

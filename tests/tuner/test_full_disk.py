@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from tests.tiny_job import LLAMA_CONFIG
-from tuner import study_folder
 from tuner.cli.main import main
+from tuner.kept_files import write_atomically
 
 
 def tune(work: Path, study: Path, trials: int) -> int:
@@ -95,16 +95,15 @@ def test_a_read_only_folder_is_refused_in_a_sentence(
 def test_a_trial_that_cannot_be_written_is_run_again_later(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
-    write = study_folder.write_atomically
     study = tmp_path / "study"
 
     def full(path: Path, content: bytes) -> None:
         if path.parent.name == "0003":
             raise OSError(number, os.strerror(number), str(path))
-        write(path, content)
+        write_atomically(path, content)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study_folder, "write_atomically", full)
+        patch.setattr("tuner.study_folder.write_atomically", full)
         assert tune(tmp_path, study, 6) == 1
     told = capsys.readouterr().err
     assert os.strerror(number) in told

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tuner.errors import UserError
-from tuner.megatron_model import megatron_model, megatron_options
+from tuner.megatron_arguments import megatron_options
+from tuner.megatron_model import megatron_model
 from tuner.model_shape import Experts, ModelShape
 
 SIZES = (
@@ -194,6 +195,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     (SIZES + ROPE + "--num-experts 4", ["--swiglu", "--normalization RMSNorm"]),
     (SIZES + MODERN + "--num-experts 4 --moe-layer-freq 2", ["--moe-layer-freq", "2"]),
     (SIZES + LATENT + "--moe-layer-freq [1]*2+[0]*2", ["--moe-layer-freq", "dense"]),
+    (SIZES + LATENT + "--moe-layer-freq [0]*9999999999", ["--moe-layer-freq", "dense"]),
     (SIZES + "--mtp-num-layers 1", ["--mtp-num-layers", "config.json"]),
     (SIZES + "--norm-epsilon small", ["--norm-epsilon", "'small'"]),
     (SIZES.replace("heads 4", "heads 5"), ["--kv-channels"]),

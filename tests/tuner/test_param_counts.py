@@ -12,15 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers import logging as transformers_logging
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from tuner.hf_config import causal_config, model_shape
-from tuner.model_shape import ParamCounts
-from tuner.param_counts import padded_params, padded_vocab
 
 DOCUMENT = Path(__file__).parents[2] / "docs/models.md"
 FAMILIES = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
@@ -216,43 +212,3 @@ def test_frozen_weights_are_not_trainable() -> None:
     params = model_shape(marian).params
     assert params.frozen == marian["max_position_embeddings"] * marian["d_model"]
     assert params.trainable == params.total - params.frozen
-
-
-def test_the_vocabulary_is_padded_as_megatron_pads_it() -> None:
-    # Megatron-LM's own documented case: GPT-2's 50257 tokens, multiples of 128.
-    assert padded_vocab(50257, 1) == 50304
-    assert padded_vocab(50257, 2) == 50432
-    assert padded_vocab(50257, 8) == 51200
-    assert padded_vocab(128256, 8) == 129024
-    assert padded_vocab(32000, 4, divisible_by=1) == 32000
-
-
-@given(
-    vocab=st.integers(1, 300_000),
-    tp=st.sampled_from([1, 2, 4, 8, 16, 3]),
-    divisible_by=st.sampled_from([1, 8, 64, 128]),
-)
-def test_a_padded_vocabulary_is_the_next_multiple(vocab: int, tp: int, divisible_by: int) -> None:
-    padded = padded_vocab(vocab, tp, divisible_by)
-    assert padded % (tp * divisible_by) == 0
-    assert vocab <= padded < vocab + tp * divisible_by
-
-
-@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
-def test_a_vocabulary_cannot_be_padded_to_nothing(sizes: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="must be at least 1, got 0"):
-        padded_vocab(*sizes)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_padding_counts_as_a_model_of_the_padded_vocabulary(tied: bool) -> None:
-    values = small_values("llama", 0) | {"tie_word_embeddings": tied, "vocab_size": 1000}
-    params = model_shape(values).params
-    padded = padded_params(params, vocab=1000, hidden=values["hidden_size"], tp=4)
-    assert padded == model_shape(values | {"vocab_size": 1024}).params
-
-
-def test_padding_a_tied_model_with_a_head_bias_adds_rows_once() -> None:
-    params = ParamCounts(embedding=1000 * 8, head=1000, layers=(5,), other=1)
-    padded = padded_params(params, vocab=1000, hidden=8, tp=1)
-    assert padded.total - params.total == 24 * 8

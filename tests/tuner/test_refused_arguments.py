@@ -24,6 +24,8 @@ from tuner.sweep_table import _number
         (["--storage", "sqlite:///:memory:"], "outlives the command"),
         (["--seed", "-1"], "--seed must be a whole number from 0"),
         (["--seed", str(2**32)], "--seed must be a whole number from 0"),
+        (["--storage", "sqlite:////nowhere/at/all.db"], "unable to open database file"),
+        (["--storage", "postgresql://127.0.0.1:1/x"], "Connection refused"),
         (["--warm-start", "nope"], "nope must be a table"),
     ],
 )
@@ -69,13 +71,29 @@ def test_a_time_that_is_none_is_no_number(cell: str) -> None:
     assert _number(cell) is None
 
 
+SWEEP = Path(__file__).parents[2] / "examples/sweeps/gpt-3.6b-64xa100.csv"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["replay", str(SWEEP), "--trials", "2", "--json"],
+        ["--help"],
+        ["tune", "--help"],
+        ["--version"],
+    ],
+    ids=["document", "help", "help of a command", "version"],
+)
+@pytest.mark.parametrize("buffer_chars", [-1, 1], ids=["at the end", "at once"])
 def test_a_full_standard_output_is_said_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    buffer_chars: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    sweep = Path(__file__).parents[2] / "examples/sweeps/gpt-3.6b-64xa100.csv"
-    with Path("/dev/full").open("w") as full:
+    with Path("/dev/full").open("w", buffering=buffer_chars) as full:
         monkeypatch.setattr(sys, "stdout", full)
-        assert main(["replay", str(sweep), "--trials", "2", "--json"]) == 1
+        assert main(arguments) == 1
     said = capsys.readouterr().err
     assert "standard output must be writable" in said
     assert "Traceback" not in said

@@ -19,11 +19,12 @@ from tuner.cli.main import main
 from tuner.cli.second_pass_stage import SecondPassStage
 from tuner.job import read_job
 from tuner.launch import LaunchSpec, Measurement, Settings
+from tuner.launch_files import launch_folder, write_launch_files
 from tuner.outcome import Measured, Outcome, Source
 from tuner.plan import ParallelPlan
 from tuner.runner import PhaseListener
 from tuner.second_pass import NextRun
-from tuner.study_folder import StudyFolder, launch_folder, write_launch_files
+from tuner.study_folder import StudyFolder
 
 __all__ = ["job"]
 

@@ -81,7 +81,7 @@ def study(tmp_path: Path) -> StudyFolder:
         "gpus_per_node": 2,
         "memory_limit_bytes": LIMIT_BYTES,
         "defaults": {},
-        "identity": {},
+        "identity": {"cluster": {"gpu": "cpu"}},
         "job": {},
         "run": run_record(cpu_cluster(2), "local", None, limits_s),
     }

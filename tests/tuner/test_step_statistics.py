@@ -10,7 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from tuner.outcome import StepsEnd
-from tuner.step_statistics import StepsRule, settled_from, step_statistics, steps_end
+from tuner.step_statistics import (
+    StepsRule,
+    settled_from,
+    step_statistics,
+    steps_end,
+    steps_needed,
+)
 
 RULE = StepsRule(warmup_steps=1, steps=5, max_steps=20, relative_half_width=0.03)
 
@@ -117,6 +123,12 @@ def test_an_equal_of_the_incumbent_is_hardly_ever_ended_early() -> None:
 
 def test_time_that_is_up_ends_the_steps() -> None:
     assert stopped(noisy(30, 0.3), replace(RULE, time_s=3.5))[1] is StepsEnd.TIME
+
+
+@pytest.mark.parametrize(("sigma", "steps"), [(0.0, 5), (0.02, 5), (0.06, 24), (0.5, 100)])
+def test_steps_of_more_scatter_need_more(sigma: float, steps: int) -> None:
+    rule = replace(RULE, max_steps=100)
+    assert steps_needed(noisy(2000, sigma).tolist(), rule) == pytest.approx(steps, rel=0.1)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])

@@ -143,6 +143,30 @@ def test_a_row_that_cannot_be_answered_is_skipped_with_its_reason(
     assert sweep.groups[0].rows == (1,)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"num-experts": 10**30}, "num-experts is too large"),
+        ({"num-experts": "9" * 5000}, "num-experts is too large"),
+        ({"kv-channels": [1]}, "kv-channels is not a whole number"),
+        ({"mtp-num-layers": float("inf")}, "mtp-num-layers is not a whole number"),
+        ({"vocab-size": -1}, "vocab-size is not a whole number"),
+        ({"num-distributed-optimizer-instances": 1.5}, "instances is not a whole number"),
+        ({"pipeline-model-parallel-size": 10**9}, "size is not 1 to 4096"),
+        ({"pipeline-model-parallel-layout": "(t*99999)*99999999"}, "layout is too long"),
+        ({"hidden-dropout": {}}, "hidden-dropout is not a number"),
+    ],
+)
+def test_an_argument_out_of_all_bounds_skips_its_row_by_name(
+    arguments: dict[str, object], reason: str, tmp_path: Path
+) -> None:
+    row = ROW | {"vocab": "", "megatron_args": json.dumps({"swiglu": True, **arguments})}
+    sweep = read_sweep(table(tmp_path, row, ROW))
+    (said,) = sweep.skipped
+    assert said.endswith(reason)
+    assert said.startswith("megatron_args: ")
+
+
 def test_a_gpu_name_without_its_memory_leaves_the_fit_open(tmp_path: Path) -> None:
     unclear = read_sweep(table(tmp_path, ROW | {"gpu": "A100"})).groups[0]
     given = read_sweep(table(tmp_path, ROW | {"gpu": "A100", "gpu_mem_gb": "40"})).groups[0]

@@ -131,6 +131,32 @@ def test_the_report_shows_what_was_predicted_of_the_trials_beside_what_came_of_t
     assert 'id="predicted"' in (folder.path / "report.html").read_text()
 
 
+def test_a_report_needs_neither_the_model_file_nor_transformers(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tune(job) == 0
+    monkeypatch.delattr("tuner.hf_file.config_read_apart")
+    for config in (job.parent / "study").glob("trials/*/launch/config.json"):
+        config.unlink()
+    assert main(["report", str(job.parent / "study")]) == 0
+    assert 'id="predicted"' in (job.parent / "study" / "report.html").read_text()
+
+
+def test_a_finished_study_is_shown_again_without_a_runner_or_transformers(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune(job, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("nothing is left to run")
+
+    monkeypatch.setattr("tuner.cli.tune_command.runner_named", refuse)
+    monkeypatch.setattr("tuner.hf_apart.config_read", refuse)
+    assert tune(job, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == told
+
+
 def test_when_nothing_is_legal_every_rule_is_named_and_nothing_runs(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from search_spaces.enumeration import binding_removals
 from tuner.cli.setting import Planned, job_setting, planned_job
 from tuner.cluster import Device
-from tuner.cost_model.case import Subject
+from tuner.cost_model.case import subject_of
 from tuner.cost_model.prediction import breakdown
 from tuner.job import Job
 from tuner.outcome import OutOfMemory
@@ -175,9 +175,8 @@ def nothing_fits(job: Planned, changes: Sequence[Change]) -> str:
         return "no plan ran; the failures above say why"
     least = int(predicted.peak_memory_bytes.argmin())
     plan = job.space.plans[least]
-    shape = job.job.workload.shape
-    assert shape is not None, "predicted, so of a model with a shape"
-    subject = Subject(shape=shape, workload=job.job.workload, cluster=job.job.cluster)
+    subject = subject_of(job.job.workload, job.job.cluster)
+    assert subject is not None, "predicted, so of a model with a shape"
     terms = breakdown(subject, plan).memory_bytes
     largest = max(terms, key=lambda term: terms[term])
     line = (

@@ -13,8 +13,7 @@ from runners.backends.launch import launch_for
 from search_spaces.enumeration import rejections
 from search_spaces.rule_table import RULES
 from tuner.cli.advice import nearest_plans
-from tuner.cli.setting import Planned, Predicted, job_setting, planned_job
-from tuner.cost_model.prediction import prediction
+from tuner.cli.setting import Planned, job_setting, planned_job
 from tuner.errors import UserError
 from tuner.framework_settings.table import settings_text
 from tuner.importing.formats import imported_plan
@@ -150,24 +149,11 @@ def with_baseline(job: Planned, baseline: Document | None) -> Planned:
         plans=PlanArrays(columns=columns),
         num_combinations=job.space.num_combinations + 1,
     )
-    return replace(job, space=space, predicted=_predicted(job, plan))
+    return replace(job, space=space)
 
 
 def _knobs(job: Planned, plan: ParallelPlan) -> tuple[tuple[str, tuple[PlanValue, ...]], ...]:
     values = plan.to_dict()
     return tuple(
         (name, tuple(dict.fromkeys([*options, values[name]]))) for name, options in job.space.knobs
-    )
-
-
-def _predicted(job: Planned, plan: ParallelPlan) -> Predicted | None:
-    known = job.predicted
-    own = prediction(job.job.workload, job.job.cluster, plan)
-    if known is None or own is None:
-        return None
-    fits = own.peak_memory_bytes <= job.job.memory_limit_bytes
-    return Predicted(
-        step_time_s=np.append(known.step_time_s, own.step_time_s),
-        peak_memory_bytes=np.append(known.peak_memory_bytes, own.peak_memory_bytes),
-        fits=np.append(known.fits, fits),
     )

@@ -16,7 +16,8 @@ from typing import Any
 
 from runners.ray_job_entry import ARCHIVE_MARK, LIMIT_BYTES
 from tuner.errors import UserError
-from tuner.study_folder import StudyFolder, write_atomically
+from tuner.kept_files import write_atomically
+from tuner.study_folder import StudyFolder
 
 _ORIGIN_FILE = "submitted.json"
 """In a folder that came back: where it came from."""

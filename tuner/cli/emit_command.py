@@ -204,8 +204,6 @@ def _of_study(folder: StudyFolder, trial: Trial, best: MeasuredTrial | None) -> 
 
 def _name(folder: StudyFolder) -> str:
     job = folder.read_json(folder.job_file)
-    if "study_id" in job:
-        return str(job["study_id"])
     started = min(trial.started_at for trial in folder.trials())
     return study_id(json.dumps(job["identity"], sort_keys=True), started)
 

@@ -18,7 +18,7 @@ from tuner.cli.advice import nearest_plans, one_knob_away, stack_hint
 from tuner.cli.found_cluster import found_cluster
 from tuner.cli.setting import Planned, job_setting, planned_job
 from tuner.cli.wide_console import wide_console
-from tuner.cost_model.case import Subject
+from tuner.cost_model.case import Subject, subject_of
 from tuner.cost_model.fit import usable_within
 from tuner.cost_model.prediction import breakdown, predictions
 from tuner.errors import UserError
@@ -127,14 +127,14 @@ def explanation(job: Job, plan: ParallelPlan) -> dict[str, Any]:
         "time_s": {},
         "nearest_plans": [],
     }
-    if shape is None:
+    subject = subject_of(job.workload, job.cluster)
+    if subject is None:
         return document
     free = planned_job(replace(job, asked={"precision": (str(plan.precision),)}))
     if broken:
         near = nearest_plans(plan, free)
         document["nearest_plans"] = [_near_document(free, other) for other in near]
         return document
-    subject = Subject(shape=shape, workload=job.workload, cluster=job.cluster)
     found = breakdown(subject, plan)
     document["memory_bytes"] = {term: round(size) for term, size in found.memory_bytes.items()}
     document["memory_bytes_by_stage"] = [round(size) for size in found.memory_bytes_by_stage]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -97,6 +98,12 @@ class PlainParser(argparse.ArgumentParser):
             command = self.commands.get(getattr(options, "command", ""), self)
             _refuse(command, _unknown_option(command, left[0]))
         return options
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Where help cannot be written, argparse's own would end as if it had been."""
+        out = file or sys.stderr
+        if message and out is not None:  # None where the shell has closed it (>&-)
+            out.write(message)
 
     def error(self, message: str) -> NoReturn:
         """Ends with the message in our words."""

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tuner.cli.kept_study import cluster_identity
 from tuner.cli.setting import Planned, default_plans
-from tuner.cost_model.case import Subject
+from tuner.cost_model.case import subject_of
 from tuner.cost_model.fit import usable_within
 from tuner.errors import UserError
 from tuner.outcome import Measured, OutOfMemory
@@ -40,9 +41,7 @@ def job_sampler(
         (candidates.find(plan.to_dict()), f"the default of {backend}")
         for backend, plan in default_plans(job.space).items()
     ]
-    earlier: list[Told] = []
-    for path in warm_start:
-        earlier += earlier_trials(job, candidates, path)
+    earlier = [told for path in warm_start for told in earlier_trials(job, candidates, path)]
     return sampler_named(
         name,
         candidates,
@@ -53,25 +52,12 @@ def job_sampler(
     )
 
 
-def check_warm_starts(job: Planned, paths: Sequence[Path]) -> None:
-    """Refuses what ``job_sampler`` would, before anything is made for the study.
-
-    Raises:
-        UserError: a warm start is not of this model, batch and cluster.
-    """
-    if paths:
-        candidates = Candidates.of_plans(job.space.plans, options=dict(job.space.knobs))
-        for path in paths:
-            earlier_trials(job, candidates, path)
-
-
 def job_belief(job: Planned, candidates: Candidates) -> Belief:
     """From the cost model; of a user's own module nothing is known."""
-    shape = job.job.workload.shape
     limit = job.job.memory_limit_bytes
-    if shape is None:
+    subject = subject_of(job.job.workload, job.job.cluster)
+    if subject is None:
         return plain_belief(candidates, float(limit))
-    subject = Subject(shape=shape, workload=job.job.workload, cluster=job.job.cluster)
     usable = usable_within(job.job.cluster.gpu, limit)
     return physical_belief(candidates, [subject], job.space.plans, usable)
 
@@ -107,11 +93,7 @@ def _of_study(job: Planned, path: Path) -> list[_Row]:
     kept = folder.read_json(folder.job_file).get("identity", {})
     here = {
         "workload": {k: v for k, v in job.job.resolved["workload"].items() if k != "seed"},
-        "cluster": {
-            "gpu": job.job.cluster.gpu.name,
-            "num_nodes": job.job.cluster.num_nodes,
-            "gpus_per_node": job.job.cluster.gpus_per_node,
-        },
+        "cluster": cluster_identity(job.job.cluster),
         "measure": {"routing": job.job.measurement.routing},
     }
     unsaid = {"routing": "learned"}  # by studies from before there was a choice

@@ -100,11 +100,11 @@ def calibrations(sweep: SweepTable, count: int) -> list[tuple[SweepGroup, GroupF
     measured = [_measured(sweep, g, of) for g, of in zip(sweep.groups, chosen, strict=True)]
     everything = [part for parts in measured for part in parts]
     stage = measured_stage(everything, of_all_ranks=sweep.measures_all_ranks)
-    table = calibrated(everything, stage=stage).coefficients
+    table = calibrated(everything, stage=stage)
     fits = []
     for group, positions, parts in zip(sweep.groups, chosen, measured, strict=True):
         own = calibrated(parts, table, stage=stage, prior_width=_SAME_PROGRAM)
-        fits.append((group, GroupFit(coefficients=own.coefficients, chosen=positions)))
+        fits.append((group, GroupFit(coefficients=own, chosen=positions)))
     return fits
 
 

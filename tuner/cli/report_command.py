@@ -22,11 +22,12 @@ from reports.json_summary import study_document
 from reports.study_facts import StudyFacts
 from reports.summary import Summary
 from reports.terminal import answer_panel, trials_table
-from reports.write import html_report_file, trials_file, write_reports
+from reports.write import write_reports
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.report_extras import report_extras
 from tuner.errors import UserError
-from tuner.study_folder import StudyFolder, write_atomically
+from tuner.kept_files import write_atomically
+from tuner.study_folder import StudyFolder
 
 EXAMPLE = "paratune report studies/tiny-cpu"
 
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         console = Console(highlight=False)
         console.print(trials_table(summary))
         console.print(answer_panel(summary, folder))
-        files = (folder.report_file, html_report_file(folder), trials_file(folder))
+        files = (folder.report_file, folder.html_report_file, folder.trials_file)
         console.print(f"The reports: {', '.join(str(file) for file in files)}", soft_wrap=True)
     return 0 if summary.best is not None else 1
 
@@ -99,7 +100,7 @@ def _side(folder: StudyFolder, summary: Summary, name: str) -> ComparedStudy:
 
 
 def _write_comparison(folder: StudyFolder, compared: Comparison) -> tuple[Path, Path]:
-    markdown, page = folder.path / "comparison.md", folder.path / "comparison.html"
+    markdown, page = folder.comparison_files
     write_atomically(markdown, comparison_text(compared).encode("utf-8", errors="replace"))
     write_atomically(page, comparison_page(compared))
     return markdown, page

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-from pydantic import ValidationError
 
 from reports.report_facts import PlanTerms, PredictedTrial, ReportExtras
 from reports.summary import Summary
-from tuner.cluster import Cluster
-from tuner.cost_model.case import Subject
+from tuner.cli.kept_study import KeptStudy
+from tuner.cost_model.case import Subject, subject_of
 from tuner.cost_model.prediction import breakdown, predictions
 from tuner.errors import UserError
-from tuner.hf_file import hf_model
-from tuner.job_cluster import ClusterSection, described_cluster
-from tuner.launch import MODEL_FILE
 from tuner.plan_arrays import PlanArrays
 from tuner.study_folder import StudyFolder
-from tuner.workload import Workload
+from tuner.workload import HfModel, Workload
 
 
 def report_extras(folder: StudyFolder, summary: Summary) -> ReportExtras:
@@ -26,7 +20,7 @@ def report_extras(folder: StudyFolder, summary: Summary) -> ReportExtras:
 
     A study of an unknown model, or of an older paratune, has none: its report goes without.
     """
-    subject = _subject(folder, summary)
+    subject = None if summary.best is None else _subject(folder)
     if subject is None:
         return ReportExtras(predictions={}, terms={})
     return ReportExtras(predictions=_predictions(subject, summary), terms=_terms(subject, summary))
@@ -50,42 +44,16 @@ def _terms(subject: Subject, summary: Summary) -> Mapping[int, PlanTerms]:
     }
 
 
-def _subject(folder: StudyFolder, summary: Summary) -> Subject | None:
-    if summary.best is None:
-        return None
-    job = folder.read_json(folder.job_file)
+def _subject(folder: StudyFolder) -> Subject | None:
+    """From what the folder keeps: to read the model again would take transformers seconds."""
     try:
-        workload = _workload(folder, summary.best.number, job)
-        cluster = _cluster(job)
-    except (UserError, ValidationError, KeyError):
-        return None  # a user's own module, or a cluster that is described no longer
-    shape = workload.shape
-    assert shape is not None, "a config.json gives one"
-    return Subject(shape=shape, workload=workload, cluster=cluster)
-
-
-def _workload(folder: StudyFolder, number: int, job: Mapping[str, Any]) -> Workload:
-    """The job's, with the model as the trial was launched with: its file may have moved."""
-    section = job["identity"]["workload"]
-    path = folder.launch_folder(number) / MODEL_FILE
-    return Workload(
-        model=hf_model(path, named=str(path)),
-        seq_len=section["seq_len"],
-        global_batch_sequences=section["global_batch"],
-    )
-
-
-def _cluster(job: Mapping[str, Any]) -> Cluster:
-    """As the job describes it; one that was found then is now known by its GPUs' name."""
-    described = job["job"]["cluster"]
-    values = job["identity"]["cluster"] if described == "auto" else described
-    return described_cluster(
-        ClusterSection.model_validate(_given(values)), job["memory_limit_bytes"], named="cluster"
-    )
-
-
-def _given(values: Any) -> Any:
-    """Without the keys that the user left out, which were kept as null."""
-    if not isinstance(values, Mapping):
-        return values
-    return {key: _given(value) for key, value in values.items() if value is not None}
+        kept = KeptStudy.read(folder)
+        section = folder.read_json(folder.job_file)["identity"]["workload"]
+        batch, seq_len = section["global_batch"], section["seq_len"]
+    except (UserError, KeyError):
+        return None  # of an older paratune
+    if kept.shape is None:
+        return None
+    model = HfModel(name=kept.shape.family, config_text="", shape=kept.shape)
+    workload = Workload(model=model, seq_len=seq_len, global_batch_sequences=batch)
+    return subject_of(workload, kept.cluster)

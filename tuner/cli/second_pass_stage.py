@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tuner.cli.folder_summary import folder_summary
-from tuner.cli.kept_study import KeptStudy, with_settings
+from tuner.cli.kept_study import KeptStudy, set_settings
 from tuner.finals import finals_measurement, full_measurement
 from tuner.framework_settings.setting import SettingCase
 from tuner.launch import Measurement
@@ -46,7 +46,7 @@ class SecondPassStage:
                 found, wanted = settled_pass(replace(found, runs=(*found.runs, run)), case)
                 self.folder.keep_second_pass(found)
         finally:
-            with_settings(self.runner, before)
+            set_settings(self.runner, before)
         self.folder.keep_second_pass(found)
 
     def _begun(self) -> SecondPass | None:
@@ -68,7 +68,7 @@ class SecondPassStage:
         number = len(found.runs)
         if isinstance(self.runner, AdjustableRunner):
             self.runner.measurement = _measurement(self.measurement, wanted)
-        with_settings(self.runner, wanted.settings)
+        set_settings(self.runner, wanted.settings)
         self.listener(number, wanted, None)
         outcome: Outcome = self.runner.run(
             found.plan, self.folder.second_pass_folder(number), lambda _: None

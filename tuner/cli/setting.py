@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from search_spaces.enumeration import search_space
 from search_spaces.rule import Setting
 from tuner.cli.found_cluster import found_cluster
-from tuner.cost_model.case import Subject
+from tuner.cost_model.case import subject_of
 from tuner.cost_model.fit import usable_within
 from tuner.cost_model.prediction import predictions
 from tuner.job import Job, read_job
@@ -29,14 +30,27 @@ class Predicted:
     """What cannot be given back, with the allocator's fragmentation, is within the limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: what is predicted is kept here
 class Planned:
     """A job with its legal plans and their predictions."""
 
     job: Job
     space: SearchSpace
-    predicted: Predicted | None
-    """None for a user's own module, of which nothing is known."""
+
+    @cached_property
+    def predicted(self) -> Predicted | None:
+        """Made when first asked for; None for a user's own module, of which nothing is known."""
+        job = self.job
+        subject = subject_of(job.workload, job.cluster)
+        if subject is None:
+            return None
+        found = predictions(subject, self.space.plans)
+        usable_bytes = usable_within(job.cluster.gpu, job.memory_limit_bytes)
+        return Predicted(
+            step_time_s=found.step_time_s,
+            peak_memory_bytes=found.peak_memory_bytes,
+            fits=found.needed_memory_bytes <= usable_bytes,
+        )
 
     @property
     def num_fitting(self) -> int:
@@ -51,20 +65,7 @@ def planned(path: Path, ray_address: str | None = None) -> Planned:
 
 def planned_job(job: Job) -> Planned:
     """The legal plans of a job, with what is predicted of them."""
-    space = search_space(job_setting(job), job.asked)
-    return Planned(job=job, space=space, predicted=_predicted(job, space))
-
-
-def _predicted(job: Job, space: SearchSpace) -> Predicted | None:
-    if job.workload.shape is None:
-        return None
-    subject = Subject(shape=job.workload.shape, workload=job.workload, cluster=job.cluster)
-    found = predictions(subject, space.plans)
-    return Predicted(
-        step_time_s=found.step_time_s,
-        peak_memory_bytes=found.peak_memory_bytes,
-        fits=found.needed_memory_bytes <= usable_within(job.cluster.gpu, job.memory_limit_bytes),
-    )
+    return Planned(job=job, space=search_space(job_setting(job), job.asked))
 
 
 def job_setting(job: Job) -> Setting:

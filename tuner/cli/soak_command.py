@@ -13,7 +13,7 @@ from typing import Any
 from reports.wording import headroom_words, interval_words, nearly_full_words, outcome_words
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.interrupts import ends_in_order
-from tuner.cli.kept_study import KeptStudy, runner_named, with_settings
+from tuner.cli.kept_study import KeptStudy, runner_named, set_settings
 from tuner.errors import UserError
 from tuner.launch import AdaptiveSteps, Measurement
 from tuner.outcome import Measured, Outcome, Phase
@@ -44,11 +44,7 @@ def run(options: argparse.Namespace) -> int:
         raise UserError(f"--time: {error}") from error
     folder = StudyFolder(options.study)
     kept = KeptStudy.read(folder)
-    if kept.runner == "simulated":
-        raise UserError(
-            f"{folder.path} must be a study of real trials to be soaked, but it is simulated; "
-            "run it with --runner ray or local"
-        )
+    kept.refuse_simulated("soaked")
     best = folder_summary(folder).best
     if best is None:
         print(f"paratune: {folder.path}: no plan has trained, nothing to soak", file=sys.stderr)
@@ -57,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         launch = folder.winner_launch_folder(best.number, best.run)
         outcome = soaked(kept, best.plan, launch, time_s)
     document = soak_document(best.plan, outcome, kept.memory_limit_bytes)
-    folder.write_json(folder.path / "soak.json", document)
+    folder.write_json(folder.soak_file, document)
     print(json.dumps(document) if options.json else _text(best.plan, outcome, kept))
     return 0 if isinstance(outcome, Measured) else 1
 
@@ -76,9 +72,9 @@ def soaked(kept: KeptStudy, plan: ParallelPlan, launch: Path, time_s: float) -> 
     limits_s = {**kept.limits_s, Phase.STEPS: time_s + kept.limits_s[Phase.STEPS]}
     workload = kept.workload(launch)
     runner = runner_named(kept.choice, workload, kept.cluster, measurement, limits_s)
-    with_settings(runner, kept.folder.asked_settings(launch))
+    set_settings(runner, kept.folder.asked_settings(launch))
     try:
-        return runner.run(plan, kept.folder.path / "soak", lambda _: None)
+        return runner.run(plan, kept.folder.soak_folder, lambda _: None)
     finally:
         runner.close()
 

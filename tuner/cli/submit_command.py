@@ -20,7 +20,6 @@ from tuner.cli.tune_command import STORAGE_VARIABLE, add_study_options
 from tuner.errors import UserError
 from tuner.job import read_job
 from tuner.job_cluster import cpu_cluster_of_this_machine
-from tuner.storage_url import holds_secret, parsed_url
 from tuner.study_folder import StudyFolder
 
 if TYPE_CHECKING:
@@ -105,12 +104,18 @@ def _check_options(options: argparse.Namespace) -> None:
             "--remote-study must begin with / or ~, for a job's own folder is gone after it, got "
             f"{options.remote_study!r}"
         )
-    if options.storage is not None and holds_secret(parsed_url(options.storage)):
+    if options.storage is not None and _holds_secret(options.storage):
         raise UserError(
             "--storage must not hold a password to be sent to a cluster, where the options of a "
             f"job are seen by everyone; set {STORAGE_VARIABLE} in the environment that Ray is "
             "started with on the head, or leave the password to PGPASSWORD or ~/.pgpass there"
         )
+
+
+def _holds_secret(url: str) -> bool:
+    from tuner.storage_url import holds_secret, parsed_url  # SQLAlchemy takes half a second
+
+    return holds_secret(parsed_url(url))
 
 
 def _packed(package: JobPackage, options: argparse.Namespace) -> list[str]:

@@ -6,13 +6,12 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from runners.backends.launch import launch_for
-from runners.environment import environment_facts
 from runners.ray_cluster import ray_nodes
 from tuner.cli.advice import helpful_changes, nothing_legal
 from tuner.cli.baseline import (
@@ -26,30 +25,32 @@ from tuner.cli.baseline import (
 )
 from tuner.cli.baseline_confirmation import confirm_largest_change
 from tuner.cli.cluster_room import check_room
+from tuner.cli.deferred_runner import DeferredRunner
 from tuner.cli.finals_stage import FinalStage
 from tuner.cli.finished_study import finished
 from tuner.cli.interrupts import ends_in_order
 from tuner.cli.kept_study import (
     RUNNERS,
     RunnerChoice,
-    run_record,
+    keep_job,
+    remember_model,
     runner_named,
-    with_settings,
+    set_settings,
 )
 from tuner.cli.live import LiveView
 from tuner.cli.option_types import positive, seed
-from tuner.cli.plan_prior import check_warm_starts, job_sampler
+from tuner.cli.plan_prior import job_sampler
 from tuner.cli.root_traceback import root_traceback
 from tuner.cli.second_pass_stage import SecondPassStage
 from tuner.cli.setting import Planned, default_plans, planned
 from tuner.errors import UserError
 from tuner.job import Job
-from tuner.runner import Slots
-from tuner.samplers.registry import SAMPLERS
+from tuner.runner import Runner, Slots
+from tuner.samplers.registry import SAMPLERS, Sampler
 from tuner.stack import COMPONENTS, installed_stack
-from tuner.storage_url import parsed_url
 from tuner.study import Budget, Study, StudyEnd
 from tuner.study_folder import StudyFolder, said_where_unwritable
+from tuner.study_storage import check_storage
 from tuner.undisturbed import UndisturbedRunner
 from tuner.units import parsed_seconds
 
@@ -159,6 +160,7 @@ def run(options: argparse.Namespace) -> int:
     if options.ray_address is not None and options.runner != "ray":
         raise UserError(f"--ray-address needs --runner ray, got --runner {options.runner}")
     with ends_in_order():
+        remember_model(_folder(options))
         return tuned(planned(options.job, options.ray_address), options)
 
 
@@ -178,22 +180,26 @@ def tuned(job: Planned, options: argparse.Namespace) -> int:
     if options.ray_address is not None and job.job.resolved["cluster"] != "auto":
         nodes = ray_nodes(options.ray_address)
         check_room(job.job.cluster, nodes, named=f"{options.job}: cluster")
-    _storage_url(options)
-    check_warm_starts(with_baseline(job, baseline), options.warm_start or ())
-    folder = StudyFolder(options.study or Path("studies") / options.job.stem.strip("."))
+    folder = _folder(options)
+    folder.check_format()
+    baseline = settled_baseline(folder, baseline, job)
+    job = with_baseline(job, baseline)
+    search = _search(job, options, baseline)
     folder.create()
     with folder.locked(), said_where_unwritable(folder):
-        baseline = settled_baseline(folder, baseline, job)
-        job = with_baseline(job, baseline)
-        _keep_job(folder, job, options, baseline)
+        keep_job(folder, job, _runner_choice(options), baseline)
         view = _view(job, folder, options)
         for line in what_is_left_out(baseline) if baseline and options.baseline else ():
             view.note(line)
         try:
-            end = _studied(job, folder, options, baseline, view)
+            end = _studied(job, folder, options, search, view)
         except KeyboardInterrupt:  # before its trials, or after all stages
             end = StudyEnd(trials=folder.trials(), reason="it was interrupted", interrupted=True)
         return finished(job, folder, end, options, view)
+
+
+def _folder(options: argparse.Namespace) -> StudyFolder:
+    return StudyFolder(options.study or Path("studies") / options.job.stem.strip("."))
 
 
 def _check_stack(path: Path, job: Job) -> None:
@@ -209,14 +215,46 @@ def _check_stack(path: Path, job: Job) -> None:
         )
 
 
-def _storage_url(options: argparse.Namespace) -> str | None:
-    """The storage that was asked for, refused here where it is none: before there is a folder."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """What plans are proposed by and first, and where Optuna keeps them."""
+
+    sampler: Sampler
+    baseline: Document | None
+    storage_url: str | None
+
+
+def _search(job: Planned, options: argparse.Namespace, baseline: Document | None) -> _Search:
+    """All that the command line names beside the job, read before there is a folder.
+
+    Raises:
+        UserError: a warm start is of another job, or the storage cannot be reached.
+    """
     url: str | None = options.storage
     if url is None:
         url = os.environ.get(STORAGE_VARIABLE) or None  # set to nothing, it is not set
-    if url is not None:
-        parsed_url(url)
-    return url
+    sampler = job_sampler(
+        job, options.sampler, seed=options.seed, warm_start=options.warm_start or ()
+    )
+    check_storage(url)
+    return _Search(sampler=sampler, baseline=baseline, storage_url=url)
+
+
+def _runner_choice(options: argparse.Namespace) -> RunnerChoice:
+    return RunnerChoice(
+        name=options.runner,
+        ray_address=options.ray_address,
+        slots=Slots(count=options.parallel, warm=not options.no_warm_pool),
+    )
+
+
+def _runner(job: Job, options: argparse.Namespace, view: LiveView) -> Runner:
+    if options.runner == "ray":
+        at = options.ray_address
+        view.note("starting Ray" if at is None else f"joining the Ray at {at}")
+    return runner_named(
+        _runner_choice(options), job.workload, job.cluster, job.measurement, job.phase_limits_s
+    )
 
 
 def _dry_run(job: Planned, baseline: Document | None) -> int:
@@ -235,62 +273,6 @@ def _dry_run(job: Planned, baseline: Document | None) -> int:
     for file in spec.files:
         print(f"--- {file.name}\n{file.text}", end="")
     return 0
-
-
-def _keep_job(
-    folder: StudyFolder, job: Planned, options: argparse.Namespace, baseline: Document | None
-) -> None:
-    """Keeps the job in the folder; a folder of another job is refused."""
-    identity = {
-        "workload": job.job.resolved["workload"],
-        "cluster": _cluster_identity(job.job),
-        "memory_limit_bytes": job.job.memory_limit_bytes,
-        "measure": job.job.resolved["measure"],
-        "simulated": options.runner == "simulated",
-    }
-    if folder.job_file.exists():
-        kept = folder.read_json(folder.job_file).get("identity", {})
-        differing = [key for key, value in identity.items() if kept.get(key) != value]
-        if differing:
-            key = differing[0]
-            raise UserError(
-                f"the study folder {folder.path} must be of the same job, but its {key} was "
-                f"{kept.get(key)} and is now {identity[key]}; give another folder with --study"
-            )
-    defaults = {str(b): plan.to_dict() for b, plan in default_plans(job.space).items()}
-    folder.write_json(
-        folder.job_file,
-        {
-            "identity": identity,
-            "num_nodes": job.job.cluster.num_nodes,
-            "gpus_per_node": job.job.cluster.gpus_per_node,
-            "memory_limit_bytes": job.job.memory_limit_bytes,
-            "defaults": defaults,
-            "run": run_record(
-                job.job.cluster, options.runner, options.ray_address, job.job.phase_limits_s
-            ),
-            "baseline": baseline,
-            "job": dict(job.job.resolved),
-        },
-    )
-    folder.write_json(folder.environment_file, environment_facts())
-    folder.write_json(
-        folder.waterfall_file,
-        {
-            "num_combinations": job.space.num_combinations,
-            "num_legal": len(job.space.plans),
-            "removed": [asdict(removal) for removal in job.space.waterfall],
-        },
-    )
-
-
-def _cluster_identity(job: Job) -> dict[str, Any]:
-    cluster = job.cluster
-    return {
-        "gpu": cluster.gpu.name,
-        "num_nodes": cluster.num_nodes,
-        "gpus_per_node": cluster.gpus_per_node,
-    }
 
 
 def _budget(job: Planned, options: argparse.Namespace) -> Budget:
@@ -313,38 +295,23 @@ def _studied(
     job: Planned,
     folder: StudyFolder,
     options: argparse.Namespace,
-    baseline: Document | None,
+    search: _Search,
     view: LiveView,
 ) -> StudyEnd:
-    budget = _budget(job, options)
-    sampler = job_sampler(
-        job, options.sampler, seed=options.seed, warm_start=options.warm_start or ()
-    )
-    if options.runner == "ray":
-        at = options.ray_address
-        view.note("starting Ray" if at is None else f"joining the Ray at {at}")
-    runner = UndisturbedRunner(
-        runner_named(
-            RunnerChoice(
-                name=options.runner,
-                ray_address=options.ray_address,
-                slots=Slots(count=options.parallel, warm=not options.no_warm_pool),
-            ),
-            job.job.workload,
-            job.job.cluster,
-            job.job.measurement,
-            job.job.phase_limits_s,
-        )
-    )
-    with_settings(runner, baseline_settings(baseline))
+    budget, baseline = _budget(job, options), search.baseline
+    # Ray takes seconds to start: not before there is a plan to run.
+    deferred = DeferredRunner(partial(_runner, job.job, options, view), job.job.measurement)
+    runner = UndisturbedRunner(deferred)
+    set_settings(runner, baseline_settings(baseline))
     study = Study(
         space=job.space,
         runner=runner,
         folder=folder,
-        sampler=sampler,
-        storage_url=_storage_url(options),
+        sampler=search.sampler,
+        storage_url=search.storage_url,
         parallel=options.parallel,
         current=None if baseline is None else baseline_plan(baseline),
+        prepare=deferred.start,
     )
     started = time.monotonic()
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from tuner.cli.folder_summary import folder_summary
 from tuner.cli.interrupts import ends_in_order
-from tuner.cli.kept_study import KeptStudy, runner_named, with_settings
+from tuner.cli.kept_study import KeptStudy, runner_named, set_settings
 from tuner.cli.shallow import is_legal, shallow_workload
-from tuner.errors import UserError
 from tuner.launch import Measurement, ReferenceSplit, Settings
 from tuner.outcome import Measured, Outcome
 from tuner.plan import Backend, ParallelPlan, Precision
@@ -36,11 +35,7 @@ def run(options: argparse.Namespace) -> int:
     """0 when the winner is right, 1 when it is wrong or that cannot be told."""
     folder = StudyFolder(options.study)
     kept = KeptStudy.read(folder)
-    if kept.runner == "simulated":
-        raise UserError(
-            f"{folder.path} must be a study of real trials to be verified, but it is simulated; "
-            "run it with --runner ray or local"
-        )
+    kept.refuse_simulated("verified")
     with ends_in_order(), folder.locked():
         found = verified_winner(kept)
     if found is None:
@@ -130,7 +125,7 @@ def _run(kept: KeptStudy, one: _Run, workload: Workload) -> Outcome:
     if one.reference is not None:
         cluster = replace(cluster, num_nodes=1, gpus_per_node=1)
     runner = runner_named(kept.choice, workload, cluster, measurement, kept.limits_s)
-    with_settings(runner, one.settings)
+    set_settings(runner, one.settings)
     try:
         return runner.run(one.plan, kept.folder.verification_folder / one.name, lambda _: None)
     finally:

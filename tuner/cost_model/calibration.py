@@ -1,4 +1,4 @@
-"""Re-fits the coefficients to measured plans, and says how sure the predictions then are."""
+"""Re-fits the coefficients to measured plans, and chooses which plans would teach most."""
 
 from __future__ import annotations
 
@@ -50,23 +50,6 @@ class MeasuredPlans:
     """Needed more than the GPU has; how much more is not known."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Calibration:
-    """The coefficients that measured plans support, and what is still uncertain of them."""
-
-    coefficients: Coefficients
-    time: LogPosterior
-    memory: LogPosterior
-
-    def time_log_std(self, subject: Subject, plans: PlanArrays) -> FloatArray:
-        """Standard deviation of the log of each predicted step time, shape (n,)."""
-        return _log_std(self.time, time_model([(subject, plans)]))
-
-    def memory_log_std(self, subject: Subject, plans: PlanArrays) -> FloatArray:
-        """Standard deviation of the log of each predicted peak, shape (n,)."""
-        return _log_std(self.memory, memory_model([(subject, plans)], MeasuredStage.FULLEST))
-
-
 RANK_ZERO_ODDS = 5.0
 """Log of the odds that a program which reports one peak reports that of its first rank."""
 
@@ -89,7 +72,7 @@ def calibrated(
     *,
     stage: MeasuredStage = MeasuredStage.FULLEST,
     prior_width: float = 1.0,
-) -> Calibration:
+) -> Coefficients:
     """The most probable coefficients after these measurements.
 
     Args:
@@ -101,21 +84,12 @@ def calibrated(
     """
     time = _time_posterior(measured, prior, prior_width)
     memory = _memory_posterior(measured, prior, stage, prior_width)
-    return Calibration(
-        coefficients=Coefficients(
-            time=time_coefficients(time.mean),
-            memory=memory_coefficients(memory.mean),
-            time_noise=time.noise,
-            memory_noise=memory.noise,
-        ),
-        time=time,
-        memory=memory,
+    return Coefficients(
+        time=time_coefficients(time.mean),
+        memory=memory_coefficients(memory.mean),
+        time_noise=time.noise,
+        memory_noise=memory.noise,
     )
-
-
-def uncalibrated(coefficients: Coefficients = DEFAULT) -> Calibration:
-    """What is believed before any measurement."""
-    return calibrated((), coefficients)
 
 
 def time_coefficients(values: FloatArray) -> TimeCoefficients:
@@ -207,12 +181,6 @@ def _known(
 
 def _joined(parts: Sequence[FloatArray]) -> FloatArray:
     return np.log(np.concatenate(parts)) if parts else np.zeros(0)
-
-
-def _log_std(posterior: LogPosterior, model: Model) -> FloatArray:
-    gradient = slopes(model, posterior.mean, model(posterior.mean))
-    spread = np.einsum("ij,jk,ik->i", gradient, posterior.covariance, gradient)
-    return np.asarray(np.sqrt(spread + posterior.noise**2))
 
 
 def informative_rows(

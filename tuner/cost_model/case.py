@@ -26,6 +26,12 @@ class Subject:
     software: Software = OWN_SOFTWARE
 
 
+def subject_of(workload: Workload, cluster: Cluster) -> Subject | None:
+    """What this product's own trials are predicted for; None for a model without a shape."""
+    shape = workload.shape
+    return None if shape is None else Subject(shape=shape, workload=workload, cluster=cluster)
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Case:
     """A subject and some plans of it."""

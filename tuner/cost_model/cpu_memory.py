@@ -22,7 +22,7 @@ from tuner.cost_model.stages import StageParams, stage_params
 MOMENTS_BYTES = 8.0
 """Two fp32 moments of Adam, for a parameter."""
 DEEPSPEED_BUCKET_PARAMS = 5e8
-"""reduce_bucket_size is at most that, and at most the model."""
+"""reduce_bucket_size and allgather_bucket_size unless set (deepspeed/runtime/zero/config.py)."""
 SCORES_AT_WORK = 3.0
 """Arrays of a layer's scores that live at once in Megatron's own attention, backward."""
 CONTEXT_BYTES = 24 * 2**20

@@ -18,6 +18,7 @@ from tuner.cost_model.cpu_work import (
     layer_work_s,
     optimizer_work_s,
 )
+from tuner.cost_model.layer_time import smooth_max
 from tuner.cost_model.layout import FloatArray
 
 
@@ -44,7 +45,7 @@ def cpu_step_terms(case: Case, c: TimeCoefficients) -> Mapping[str, FloatArray]:
     chain = m * slowest + (alone - slowest) / lay.vpp + exchange.of_step + once
     cores = case.cluster.gpu.cores
     shared = work / cores
-    whole = np.where(lay.pp > 1, _smooth_max(shared, chain / max(1.0, cores)), shared)
+    whole = np.where(lay.pp > 1, smooth_max(shared, chain / max(1.0, cores)), shared)
     busy = whole / work
     share = m / lay.pp * busy
     return {
@@ -66,9 +67,3 @@ def _hand_over_s(case: Case, c: TimeCoefficients) -> FloatArray:
     lay = case.lay
     work = HAND_OVER_S * (c.hop_s / DEFAULT.time.hop_s)
     return np.where(lay.pp > 1, work * lay.vpp, 0.0)
-
-
-def _smooth_max(a: FloatArray, b: FloatArray) -> FloatArray:
-    """The sixth-power mean: near equality both show a little, 12 % at most."""
-    high = np.maximum(a, b)
-    return np.asarray(high * (1 + (np.minimum(a, b) / high) ** 6) ** (1 / 6))

@@ -63,7 +63,7 @@ def layer_time(case: Case, c: TimeCoefficients) -> LayerTime:
     host = _launch_s(case, c) * again * np.where(lay.sharded_params, GATHERED_HOST_SHARE, 1.0)
     host = host + exchange_delay_s(case, c)
     # FSDP gathers the next layer while this one computes.
-    whole = _smooth_max(_smooth_max(device, weight_gather_s(case, c)), host)
+    whole = smooth_max(smooth_max(device, weight_gather_s(case, c)), host)
     return LayerTime(parts=parts, whole=whole)
 
 
@@ -90,7 +90,7 @@ def _launch_s(case: Case, c: TimeCoefficients) -> FloatArray:
     return c.host_layer_s * share * eager
 
 
-def _smooth_max(a: FloatArray, b: FloatArray) -> FloatArray:
+def smooth_max(a: FloatArray, b: FloatArray) -> FloatArray:
     """The sixth-power mean: near equality both show a little, 12 % at most."""
     high = np.maximum(np.maximum(a, b), 1e-12)
     ratio = np.minimum(a, b) / high

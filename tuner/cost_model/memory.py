@@ -10,7 +10,7 @@ from tuner.cluster import Device
 from tuner.cost_model.activations import in_flight_layers, layer_bytes, logit_bytes
 from tuner.cost_model.case import Case
 from tuner.cost_model.coefficients import DEFAULT, MemoryCoefficients
-from tuner.cost_model.cpu_memory import cpu_stage_memory
+from tuner.cost_model.cpu_memory import DEEPSPEED_BUCKET_PARAMS, cpu_stage_memory
 from tuner.cost_model.layer_time import host_lead
 from tuner.cost_model.layout import FloatArray, Layout
 from tuner.cost_model.stages import StageParams, stage_params
@@ -19,8 +19,6 @@ from tuner.model_shape import ModelShape
 
 LATE_TERM = "given_back_late"
 """Not needed: where memory runs out, the allocator waits for it and tries again."""
-DEEPSPEED_BUCKET_PARAMS = 5e8
-"""reduce_bucket_size and allgather_bucket_size unless set (deepspeed/runtime/zero/config.py)."""
 
 
 def stage_memory(

@@ -78,15 +78,26 @@ def log_posterior(
 
 
 def slopes(
-    model: Callable[[FloatArray], FloatArray], logs: FloatArray, predicted: FloatArray
+    model: Callable[[FloatArray], FloatArray],
+    logs: FloatArray,
+    predicted: FloatArray,
+    *,
+    step: float = _STEP,
 ) -> FloatArray:
-    """Of the predicted logs along each coefficient's log, shape (n, k)."""
-    columns = []
+    """Of the predicted logs along each coefficient's log, shape (n, k); k may be 0.
+
+    Args:
+        model: from the k logs to the predicted logs, shape (n,).
+        logs: where.
+        predicted: what the model says there.
+        step: how far a log is moved to see its effect.
+    """
+    found = np.zeros((len(predicted), len(logs)))
     for index in range(len(logs)):
         moved = logs.copy()
-        moved[index] += _STEP
-        columns.append((model(moved) - predicted) / _STEP)
-    return np.stack(columns, axis=1)
+        moved[index] += step
+        found[:, index] = (model(moved) - predicted) / step
+    return found
 
 
 def _weights(residual: FloatArray, noise: float) -> FloatArray:

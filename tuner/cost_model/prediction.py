@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.cluster import Cluster
-from tuner.cost_model.case import Case, Subject, case_of
+from tuner.cost_model.case import Case, Subject, case_of, subject_of
 from tuner.cost_model.coefficients import (
     DEFAULT,
     Coefficients,
@@ -136,9 +136,9 @@ def plan_predictions(
     workload: Workload, cluster: Cluster, plans: PlanArrays
 ) -> tuple[Prediction | None, ...]:
     """What each plan should cost; None for a user's own module, of which nothing is known."""
-    if workload.shape is None:
+    subject = subject_of(workload, cluster)
+    if subject is None:
         return (None,) * len(plans)
-    subject = Subject(shape=workload.shape, workload=workload, cluster=cluster)
     found = predictions(subject, plans)
     return tuple(
         Prediction(step_time_s=float(seconds), peak_memory_bytes=float(peak))

@@ -6,6 +6,7 @@ from tuner.framework_settings.setting import (
     FrameworkSetting,
     SettingCase,
     Values,
+    always,
     carried_only,
     switched,
 )
@@ -103,7 +104,7 @@ DEEPSPEED_SETTINGS: tuple[FrameworkSetting, ...] = (
         written=f"{_ZERO}overlap_comm",
         is_switch=True,
         applies=_overlaps,
-        default=lambda case, values: True,
+        default=always(True),
         options=switched,
         source=f"{_CONFIG}; rules DS-23 and DS-32",
     ),
@@ -116,7 +117,7 @@ DEEPSPEED_SETTINGS: tuple[FrameworkSetting, ...] = (
         applies=lambda case: (
             _has_buckets(case) and (_is_stage_3(case) or case.plan.offload is Offload.NONE)
         ),
-        default=lambda case, values: True,
+        default=always(True),
         options=switched,
         source="deepspeed/runtime/zero/stage_1_and_2.py, stage3.py",
     ),
@@ -126,7 +127,7 @@ DEEPSPEED_SETTINGS: tuple[FrameworkSetting, ...] = (
         written=f"{_ZERO}round_robin_gradients",
         is_switch=True,
         applies=_below_stage_3,
-        default=lambda case, values: False,
+        default=always(False),
         # It spreads the copies to host memory over the ranks: of no use without offload.
         options=lambda case, value: () if case.plan.offload is Offload.NONE else (not value,),
         source=f"{_CONFIG}: round_robin_gradients",
@@ -163,7 +164,7 @@ DEEPSPEED_SETTINGS: tuple[FrameworkSetting, ...] = (
         written=f"{_ZERO}stage3_max_live_parameters",
         is_switch=False,
         applies=_is_stage_3,
-        default=lambda case, values: 1_000_000_000,
+        default=always(1_000_000_000),
         options=carried_only,
         wrong=_not_negative,
         source=f"{_CONFIG}; rule DS-31",
@@ -174,7 +175,7 @@ DEEPSPEED_SETTINGS: tuple[FrameworkSetting, ...] = (
         written=f"{_ZERO}stage3_max_reuse_distance",
         is_switch=False,
         applies=_is_stage_3,
-        default=lambda case, values: 1_000_000_000,
+        default=always(1_000_000_000),
         options=carried_only,
         wrong=_not_negative,
         source=f"{_CONFIG}; rule DS-31",

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tuner.framework_settings.setting import FrameworkSetting, SettingCase, Values, switched
+from tuner.framework_settings.setting import (
+    FrameworkSetting,
+    SettingCase,
+    Values,
+    always,
+    positive,
+    switched,
+)
 from tuner.launch import SettingValue
 from tuner.plan import Backend
 
@@ -39,7 +46,7 @@ def megatrons_bucket(case: SettingCase) -> int:
 
 
 def _bucket_options(case: SettingCase, value: SettingValue) -> tuple[SettingValue, ...]:
-    """A quarter and a sixteenth of what a rank holds; twice the default where it holds more."""
+    """A quarter and a sixteenth of what a rank holds; four times the default if it holds more."""
     if case.num_params is None:
         return ()
     plan = case.plan
@@ -78,7 +85,7 @@ MEGATRON_SETTINGS: tuple[FrameworkSetting, ...] = (
         written="megatron.args: --overlap-grad-reduce",
         is_switch=True,
         applies=_reduces,
-        default=lambda case, values: True,
+        default=always(True),
         options=switched,
         takes_along=lambda value: () if value else (("overlap_param_gather", False),),
         source=f"{_DDP}; rule MC-60",
@@ -102,7 +109,7 @@ MEGATRON_SETTINGS: tuple[FrameworkSetting, ...] = (
         is_switch=True,
         # Without interleaving it is turned off, whatever it is told.
         applies=lambda case: _shards(case) and _interleaves(case),
-        default=lambda case, values: True,
+        default=always(True),
         options=switched,
         works=lambda values, case: bool(values["overlap_param_gather"]),
         source=f"{_DDP}; rule MC-27",
@@ -117,7 +124,7 @@ MEGATRON_SETTINGS: tuple[FrameworkSetting, ...] = (
         options=_bucket_options,
         # Without overlapping there is one bucket, whatever its size.
         works=_overlaps_reduce,
-        wrong=lambda value, values, case: None if value > 0 else f"must be above 0, got {value}",
+        wrong=positive,
         source=_DDP,
     ),
     FrameworkSetting(
@@ -127,7 +134,7 @@ MEGATRON_SETTINGS: tuple[FrameworkSetting, ...] = (
         is_switch=True,
         # gloo does not average; experts of other data-parallel groups scale by themselves.
         applies=lambda case: _reduces(case) and case.on_gpus and case.plan.ep == 1,
-        default=lambda case, values: False,
+        default=always(False),
         options=switched,
         source=f"{_DDP}; rule MC-82",
     ),

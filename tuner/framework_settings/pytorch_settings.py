@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tuner.framework_settings.setting import FrameworkSetting, SettingCase, Values, switched
+from tuner.framework_settings.setting import (
+    FrameworkSetting,
+    SettingCase,
+    Values,
+    always,
+    positive,
+    switched,
+)
 from tuner.launch import SettingValue
 from tuner.plan import Backend
 
@@ -59,9 +66,9 @@ PYTORCH_SETTINGS: tuple[FrameworkSetting, ...] = (
         written=f"{_TABLE}ddp_bucket_cap_mb",
         is_switch=False,
         applies=_uses_ddp,
-        default=lambda case, values: DDP_BUCKET_CAP_MB,
+        default=always(DDP_BUCKET_CAP_MB),
         options=_bucket_options,
-        wrong=lambda value, values, case: None if value > 0 else f"must be above 0, got {value}",
+        wrong=positive,
         source=_DDP,
     ),
     FrameworkSetting(
@@ -70,7 +77,7 @@ PYTORCH_SETTINGS: tuple[FrameworkSetting, ...] = (
         written=f"{_TABLE}ddp_gradient_as_bucket_view",
         is_switch=True,
         applies=_uses_ddp,
-        default=lambda case, values: True,
+        default=always(True),
         options=switched,
         source=_DDP,
     ),
@@ -82,7 +89,7 @@ PYTORCH_SETTINGS: tuple[FrameworkSetting, ...] = (
         # Its first iteration must reduce: torch 2.13 stops at an assertion of its own where
         # micro-batches accumulate without (no_sync).
         applies=lambda case: _uses_ddp(case) and case.num_microbatches == 1,
-        default=lambda case, values: False,
+        default=always(False),
         options=switched,
         source=f"{_DDP}; rule PT-05",
     ),
@@ -92,7 +99,7 @@ PYTORCH_SETTINGS: tuple[FrameworkSetting, ...] = (
         written=f"{_TABLE}fsdp_forward_prefetch",
         is_switch=False,
         applies=_shards,
-        default=lambda case, values: 0,
+        default=always(0),
         options=lambda case, value: tuple(depth for depth in (1, 2) if depth != value),
         wrong=_layers_ahead,
         source=f"{_FSDP}: set_modules_to_forward_prefetch",
@@ -103,7 +110,7 @@ PYTORCH_SETTINGS: tuple[FrameworkSetting, ...] = (
         written=f"{_TABLE}fsdp_backward_prefetch",
         is_switch=False,
         applies=_gathers_twice,
-        default=lambda case, values: 0,
+        default=always(0),
         # One layer ahead is what torch does by itself.
         options=lambda case, value: (2,) if value != 2 else (0,),
         wrong=_layers_ahead,
@@ -115,7 +122,7 @@ PYTORCH_SETTINGS: tuple[FrameworkSetting, ...] = (
         written=f"{_TABLE}fsdp_reshard_last_layer",
         is_switch=True,
         applies=_gathers_twice,
-        default=lambda case, values: True,
+        default=always(True),
         options=switched,
         source="torch/distributed/fsdp/_fully_shard/_fsdp_init.py; rule F2-02",
     ),
@@ -128,7 +135,7 @@ ALLOCATOR_SETTINGS: tuple[FrameworkSetting, ...] = (
         written=f"the environment: {ALLOCATOR_VARIABLE}={EXPANDABLE_SEGMENTS}",
         is_switch=True,
         applies=lambda case: case.on_gpus,
-        default=lambda case, values: False,
+        default=always(False),
         options=switched,
         source="torch's notes on CUDA memory; rules MC-65 and MC-66 bind what is not launched here",
     ),

@@ -50,6 +50,16 @@ def never(value: SettingValue, values: Values, case: SettingCase) -> str | None:
     return None
 
 
+def positive(value: SettingValue, values: Values, case: SettingCase) -> str | None:
+    """Its framework takes numbers above 0."""
+    return None if value > 0 else f"must be above 0, got {value}"
+
+
+def always(value: SettingValue) -> Callable[[SettingCase, Values], SettingValue]:
+    """A default that depends on nothing."""
+    return lambda case, values: value
+
+
 def always_works(values: Values, case: SettingCase) -> bool:
     """It has an effect whatever the other settings are."""
     return True

@@ -18,7 +18,7 @@ from tuner.importing.imported import Findings, IgnoredKey, Imported, ImportTarge
 from tuner.importing.megatron_keys import LAUNCHER_OPTIONS, known_flags, reason_ignored
 from tuner.importing.settings import nearest_hint
 from tuner.importing.shell_script import computed_script, unknown_part
-from tuner.megatron_model import megatron_options
+from tuner.megatron_arguments import megatron_options
 from tuner.plan import ParallelPlan
 from tuner.units import MOST_COUNT
 

@@ -27,7 +27,7 @@ _BLOCK = 16384
 _MAX_PRIOR_STD = 0.5
 """Of the log of a coefficient: a less sure one would have the search explore what it touches,
 while what near plans have in common is learnt without it."""
-_STEP = 0.02
+STEP = 0.02
 """Relative change of a coefficient to see its effect."""
 
 
@@ -132,13 +132,3 @@ def memory_curve(subjects: Sequence[Subject], plans: PlanArrays) -> PhysicalCurv
 
     stds = np.array([MEMORY_PRIOR_STD[name] for name in names])
     return PhysicalCurve(subjects, plans, cost, logs(DEFAULT.memory), stds)
-
-
-def slopes(log_costs: LogCosts, theta: FloatArray, at: FloatArray) -> FloatArray:
-    """Derivatives by the logs of the coefficients, shape (n, k); ``at`` is the value at theta."""
-    found = np.zeros((len(at), len(theta)))
-    for index in range(len(theta)):
-        moved = theta.copy()
-        moved[index] += _STEP
-        found[:, index] = (log_costs(moved) - at) / _STEP
-    return found

@@ -6,8 +6,9 @@ from math import log
 
 import numpy as np
 
+from tuner.cost_model.posterior import slopes
 from tuner.samplers.candidates import Candidates
-from tuner.samplers.curve import Curve, slopes
+from tuner.samplers.curve import STEP, Curve
 from tuner.samplers.evidence import BoolArray, Evidence, FloatArray, IntArray
 from tuner.samplers.kernel import Likeness
 from tuner.samplers.normal import chance_below, density, rough_chance_below
@@ -86,7 +87,8 @@ class FitBelief:
     def _features(self, rows: IntArray) -> FloatArray:
         """Directions in which the log peak may differ from the prediction, one std long."""
         curve, candidates = self._curve, self._candidates
-        slope = slopes(curve.of(rows), curve.prior, self._prior[rows]) * curve.prior_std
+        slope = slopes(curve.of(rows), curve.prior, self._prior[rows], step=STEP)
+        slope = slope * curve.prior_std
         common = np.full((len(rows), 1), float(np.hypot(COMMON_STD, self._size_std)))
         parts = [slope, common]
         num_options = 0

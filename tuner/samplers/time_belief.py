@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.samplers.curve import Curve, slopes
+from tuner.cost_model.posterior import slopes
+from tuner.samplers.curve import STEP, Curve
 from tuner.samplers.evidence import FloatArray, IntArray
 from tuner.samplers.kernel import Likeness
 from tuner.samplers.normal import density
@@ -52,7 +53,7 @@ class TimeFit:
         """Of the log seconds of these candidates, noise not included."""
         log_seconds = self.curve.of(rows)
         physical = log_seconds(self.theta)
-        slope = slopes(log_seconds, self.theta, physical)
+        slope = slopes(log_seconds, self.theta, physical, step=STEP)
         prior = self.curve.prior_std**2
         alike = self.scale**2 * self.likeness.between(rows, self.tried)
         both = alike + (slope * prior) @ self.tried_slopes.T
@@ -75,7 +76,7 @@ def time_fit(curve: Curve, likeness: Likeness, tried: IntArray, log_seconds: Flo
     solved = np.zeros(len(tried))
     for _ in range(_ITERATIONS if len(tried) else 0):
         found = predicted(theta)
-        slope = slopes(predicted, theta, found)
+        slope = slopes(predicted, theta, found, step=STEP)
         wanted = log_seconds - found + slope @ (theta - curve.prior)
         physics = (slope * curve.prior_std**2) @ slope.T
         scale, inverse = _scaled(physics, alike, noise, wanted)

@@ -16,9 +16,10 @@ from tests.reports.a_study import measured, study_folder, trial, trials
 from tests.tiny_job import LLAMA_CONFIG, cpu_cluster, tiny_workload
 from tuner.cli.main import main
 from tuner.launch import DEEPSPEED_FILE, Measurement
+from tuner.launch_files import write_launch_files
 from tuner.outcome import Rejected, Source
 from tuner.plan import Backend, ParallelPlan, Precision
-from tuner.study_folder import StudyFolder, write_launch_files
+from tuner.study_folder import StudyFolder
 from tuner.trial import Trial
 
 PYTORCH = ParallelPlan(backend=Backend.PYTORCH, zero_stage=2, micro_batch=2)

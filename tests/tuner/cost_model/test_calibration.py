@@ -14,7 +14,6 @@ from tuner.cost_model.calibration import (
     calibrated,
     informative_rows,
     measured_stage,
-    uncalibrated,
 )
 from tuner.cost_model.coefficients import DEFAULT, Coefficients
 from tuner.cost_model.prediction import memory_of_stage, predictions
@@ -44,11 +43,11 @@ def measured(truth: Coefficients, *, first_stage: bool = False) -> MeasuredPlans
 
 
 def test_nothing_measured_leaves_the_defaults() -> None:
-    assert calibrated(()).coefficients.time.matrix == pytest.approx(DEFAULT.time.matrix)
+    assert calibrated(()).time.matrix == pytest.approx(DEFAULT.time.matrix)
 
 
 def test_measured_plans_reveal_a_slow_host() -> None:
-    found = calibrated([measured(SLOW_HOST)]).coefficients.time
+    found = calibrated([measured(SLOW_HOST)]).time
     assert found.host_layer_s == pytest.approx(8e-3, rel=0.05)
     assert found.matrix - 0.5 < 0.5 * (DEFAULT.time.matrix - 0.5)
 
@@ -56,14 +55,8 @@ def test_measured_plans_reveal_a_slow_host() -> None:
 def test_one_wild_measurement_moves_little() -> None:
     wild = measured(SLOW_HOST)
     wild.step_time_s[5] *= 30
-    found = calibrated([wild]).coefficients.time
+    found = calibrated([wild]).time
     assert found.host_layer_s == pytest.approx(8e-3, rel=0.1)
-
-
-def test_measuring_makes_predictions_surer() -> None:
-    before = uncalibrated().time_log_std(subject(num_nodes=4), PLANS)
-    after = calibrated([measured(SLOW_HOST)]).time_log_std(subject(num_nodes=4), PLANS)
-    assert (after < before).all()
 
 
 def test_the_stage_that_was_measured_is_recognised() -> None:
@@ -82,7 +75,7 @@ def test_an_out_of_memory_raises_the_prediction_of_what_seemed_to_fit() -> None:
         out_of_memory=np.array([True]),
     )
     before = predictions(subject(num_nodes=4), plans).peak_memory_bytes[0]
-    fitted = calibrated([told]).coefficients
+    fitted = calibrated([told])
     assert predictions(subject(num_nodes=4), plans, fitted).peak_memory_bytes[0] > before
 
 

@@ -20,9 +20,9 @@ from tuner.framework_settings.setting import SettingCase
 from tuner.framework_settings.table import settled
 from tuner.importing.formats import imported_plan
 from tuner.launch import ENVIRONMENT_FILE, Measurement
+from tuner.launch_files import write_launch_files
 from tuner.plan import Backend
 from tuner.stack import Stack
-from tuner.study_folder import write_launch_files
 from tuner.workload import Workload
 
 JOBS: dict[str, tuple[Workload, Cluster, Stack]] = {
