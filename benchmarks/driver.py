@@ -74,6 +74,7 @@ def main() -> int:
     kills.add_argument("--runner", choices=("simulated", "local", "ray"), default="simulated")
     kills.add_argument("--sampler", default="plan", help="random with real ranks")
     kills.add_argument("--seed", type=int, default=0, help="of the moments")
+    kills.add_argument("--minutes", type=float, default=60.0, help="after which nothing is killed")
     thousand = parts.add_parser("thousand")
     thousand.add_argument("--trials", type=int, default=1000)
     thousand.add_argument("--parallel", type=int, default=8)
@@ -109,6 +110,10 @@ class _Kills:
     sampler: str
     trials: int
     moments: random.Random
+    kills: int
+    """So many are wanted."""
+    deadline_s: float
+    """By the monotonic clock."""
     num_kills: int = 0
     num_in_flight: int = 0
     """Trials that were running when the driver was killed."""
@@ -119,6 +124,11 @@ class _Kills:
     differing: list[int] = field(default_factory=list)
     """Seeds of studies that ended with other trials than undisturbed."""
     resumed_in_s: list[float] = field(default_factory=list)
+
+    @property
+    def is_to_kill(self) -> bool:
+        """Whether another kill is wanted, and there is time for it."""
+        return self.num_kills < self.kills and time.monotonic() < self.deadline_s
 
     def command(self, folder: Path, seed: int) -> list[str]:
         return [
@@ -136,16 +146,19 @@ def _kills(work: Path, options: argparse.Namespace) -> int:
         sampler="random" if real and options.sampler == "plan" else options.sampler,
         trials=options.trials,
         moments=random.Random(options.seed),
+        kills=options.kills,
+        deadline_s=time.monotonic() + 60 * options.minutes,
     )
     for seed in itertools.count():
-        if seen.num_kills >= options.kills:
+        if not seen.is_to_kill:
             break
         # Real ranks measure other times in every run: the plans alone can be compared.
         undisturbed = _plain_run(seen, work / f"undisturbed-{seed}", seed)
-        disturbed = _killed_study(seen, work / f"killed-{seed}", seed, options.kills)
+        disturbed = _killed_study(seen, work / f"killed-{seed}", seed)
         if undisturbed != disturbed:
             seen.differing.append(seed)
         seen.num_studies += 1
+        print(f"study {seed}: {len(disturbed)} trials, {seen.num_kills} kills so far", flush=True)
     return _say_kills(seen)
 
 
@@ -166,18 +179,17 @@ def _kept(folder: Path, runner: str) -> list[Any]:
     return found
 
 
-def _killed_study(seen: _Kills, folder: Path, seed: int, kills: int) -> list[Any]:
+def _killed_study(seen: _Kills, folder: Path, seed: int) -> list[Any]:
     while True:
         before = len(list(folder.glob("trials/*/trial.json")))
         kept_plans = [json.dumps(plan) for _, plan, _ in _kept(folder, "local")]
-        kill = seen.num_kills < kills
-        log, done = _one_run(seen, folder, seed, before, kill=kill)
+        log, done = _one_run(seen, folder, seed, before)
         _note_starts(seen, folder, log, kept_plans, before)
         if done:
             return _kept(folder, seen.runner)
 
 
-def _one_run(seen: _Kills, folder: Path, seed: int, before: int, *, kill: bool) -> tuple[str, bool]:
+def _one_run(seen: _Kills, folder: Path, seed: int, before: int) -> tuple[str, bool]:
     """Runs the command, and kills it after a few trials and a random moment more."""
     token = uuid.uuid4().hex
     log = folder.with_suffix(".log")
@@ -189,7 +201,7 @@ def _one_run(seen: _Kills, folder: Path, seed: int, before: int, *, kill: bool) 
             env={**os.environ, _TOKEN: token},
         )
         try:
-            if kill:
+            if seen.is_to_kill:
                 _wait_for_moment(seen, folder, driver, before)
             else:
                 driver.wait(_RUN_LIMIT_S)

@@ -31,7 +31,12 @@ def timed(arguments: Sequence[str], folder: Path, env: Mapping[str, str]) -> tup
     first_s = None
     command = [sys.executable, "-m", "tuner", *arguments, "--runner", "simulated"]
     with subprocess.Popen(
-        command, cwd=folder, env={**os.environ, **env}, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=folder,
+        env={**os.environ, **env},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         limit = threading.Timer(_LIMIT_S, process.kill)
         limit.start()

@@ -219,7 +219,8 @@ def _of_death(end: RankEnd) -> Outcome:
             "memory guard; the kernel's out-of-memory killer did not strike",
             infrastructure=True,
         )
-    return Failed(rank=end.rank, phase=end.phase, error=name, message=last)
+    said = last or f"it ended with {name} and its log is empty"
+    return Failed(rank=end.rank, phase=end.phase, error=name, message=said)
 
 
 def _of_stop(end: RankEnd) -> Failed:

@@ -17,7 +17,7 @@ _LOOK_S = 1.0
 _CONNECT_LIMIT_S = 3.0
 _SILENT_S = 5.0
 """A head that refuses connections for so long is gone; one that is started anew is another Ray."""
-_END_LIMIT_S = 15.0
+_END_LIMIT_S = 5.0
 """For the study to end in order once that is known; its calls of Ray may block for ever."""
 
 

@@ -80,11 +80,6 @@ class Decision:
     """Before; of ``ALL_TOGETHER``, how many settings were kept."""
     tried: tuple[TriedOption, ...]
 
-    @property
-    def is_kept(self) -> bool:
-        """Whether it was changed."""
-        return any(option.verdict is Verdict.KEPT for option in self.tried)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondPass:

@@ -46,6 +46,12 @@ def test_a_killed_rank_precedes_a_peer_that_noticed(peer_complains_at: float) ->
     assert (failed.rank, failed.error) == (0, "SIGKILL")
 
 
+def test_a_rank_that_crashed_without_a_word_is_said_to_have_said_none() -> None:
+    failed = of(end(0, code=-signal.SIGSEGV, ended_at=10.0))
+    assert isinstance(failed, Failed)
+    assert failed.message == "it ended with SIGSEGV and its log is empty"
+
+
 def test_an_error_long_before_a_kill_is_the_cause() -> None:
     failed = of(end(0, code=-signal.SIGKILL, ended_at=10.0), raised(1, 8.0))
     assert isinstance(failed, Failed)
