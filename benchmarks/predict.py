@@ -99,7 +99,9 @@ def ranking(paths: Sequence[Path]) -> None:
         for path in paths:
             sweep = read_sweep(path)
             for group, fit in calibrations(sweep, count):
-                seconds = predictions_of_rows(group.subjects, group.plans, fit.coefficients)
+                seconds = predictions_of_rows(
+                    group.subjects, group.plans, fit.calibration.coefficients
+                )
                 pairs = [
                     (seconds.step_time_s[index], measured)
                     for index, row in enumerate(group.rows)
@@ -209,7 +211,7 @@ def _fit(sweep: SweepTable, wanted: Callable[[SweepGroup], bool]) -> Coefficient
                     out_of_memory=np.zeros(len(read), dtype=np.bool_),
                 )
             )
-    return calibrated(measured)
+    return calibrated(measured).coefficients
 
 
 def _best_is_among(sweep: SweepTable, group: SweepGroup, fitted: Coefficients, first: int) -> bool:

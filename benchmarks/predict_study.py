@@ -108,7 +108,7 @@ def fitted_to(subject: Subject, trials: Trials) -> Coefficients:
         peak_memory_bytes=trials.peaks_bytes,
         out_of_memory=np.zeros(len(trials.plans), dtype=bool),
     )
-    return calibrated([known])
+    return calibrated([known]).coefficients
 
 
 def say_draws(subject: Subject, trials: Trials, num_trials: int) -> None:

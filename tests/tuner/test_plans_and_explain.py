@@ -72,6 +72,29 @@ def test_plans_are_ranked_those_that_fit_first_and_the_waterfall_adds_up(desk: D
     assert removed + document["num_legal"] == document["num_combinations"]
 
 
+def test_predictions_say_how_sure_they_are_and_fits_near_the_limit_are_not_certain(
+    desk: Desk,
+) -> None:
+    _, document, _ = desk.json("plans", "--top", "100000")
+    zones = {(plan["fits"], plan["fit_zone"]) for plan in document["plans"]}
+    assert zones == {
+        (True, "fits"),
+        (True, "uncertain"),
+        (False, "uncertain"),
+        (False, "too large"),
+    }
+    assert all(1 < plan["predicted_step_time_within_factor"] < 4 for plan in document["plans"])
+    near = next(plan for plan in document["plans"] if plan["fit_zone"] == "uncertain")
+    options = ",".join(f"{k}={str(v).lower()}" for k, v in near["plan"].items() if v is not None)
+    _, explained, _ = desk.json("explain", "--plan", options)
+    assert explained["fit_probability"] == pytest.approx(near["fit_probability"])
+    _, said, _ = desk.text("explain", "--plan", options)
+    assert "It probably fits in the" in said
+    _, said, _ = desk.text("plans", "--top", "100000")
+    assert "probably yes" in said
+    assert "probably no" in said
+
+
 def test_a_pinned_illegal_combination_is_refused_with_the_rule_and_what_to_free(
     desk: Desk,
 ) -> None:

@@ -17,10 +17,13 @@ from search_spaces.enumeration import rejections
 from tuner.cli.advice import nearest_plans, one_knob_away, stack_hint
 from tuner.cli.found_cluster import found_cluster
 from tuner.cli.setting import Planned, job_setting, planned_job
+from tuner.cli.sureness_wording import within_text
 from tuner.cli.wide_console import wide_console
-from tuner.cost_model.case import Subject, subject_of
+from tuner.cost_model.calibration import calibrated
+from tuner.cost_model.case import subject_of
 from tuner.cost_model.fit import usable_within
-from tuner.cost_model.prediction import breakdown, predictions
+from tuner.cost_model.prediction import breakdown
+from tuner.cost_model.sureness import FitZone, sureness
 from tuner.errors import UserError
 from tuner.job import Job, read_job
 from tuner.plan import ParallelPlan
@@ -139,16 +142,14 @@ def explanation(job: Job, plan: ParallelPlan) -> dict[str, Any]:
     document["memory_bytes"] = {term: round(size) for term, size in found.memory_bytes.items()}
     document["memory_bytes_by_stage"] = [round(size) for size in found.memory_bytes_by_stage]
     document["time_s"] = dict(found.time_s)
-    document["fits"] = _fits(subject, plan, job.memory_limit_bytes)
+    usable_bytes = usable_within(subject.cluster.gpu, job.memory_limit_bytes)
+    (sure,) = sureness(calibrated(()), subject, PlanArrays.of_plans([plan]), usable_bytes)
+    document |= sure.document()
+    document["fits"] = sure.fit_probability >= 0.5
     if not document["fits"]:
         near = one_knob_away(plan, free)
         document["nearest_plans"] = [_near_document(free, other) for other in near]
     return document
-
-
-def _fits(subject: Subject, plan: ParallelPlan, limit_bytes: int) -> bool:
-    needed = predictions(subject, PlanArrays.of_plans([plan])).needed_memory_bytes[0]
-    return bool(needed <= usable_within(subject.cluster.gpu, limit_bytes))
 
 
 def _near_document(free: Planned, plan: ParallelPlan) -> dict[str, Any]:
@@ -190,10 +191,18 @@ def _show_terms(console: Console, document: dict[str, Any]) -> None:
     table.add_row("in all", time_text(sum(document["time_s"].values())))
     console.print(table)
     console.print("Terms that are zero, or hidden behind computation, are left out.")
-    limit = size_text(document["memory_limit_bytes"])
     if document["fits"] is not None:
+        limit = size_text(document["memory_limit_bytes"])
+        memory_factor = document["predicted_peak_memory_within_factor"]
+        time_factor = document["predicted_step_time_within_factor"]
         says = "fits in" if document["fits"] else "does not fit in"
-        console.print(f"It {says} the {limit} that a rank may allocate.")
+        sure = "probably " if document["fit_zone"] == FitZone.UNCERTAIN else ""
+        chance = min(0.99, max(0.01, document["fit_probability"]))
+        console.print(
+            f"It {sure}{says} the {limit} that a rank may allocate (chance to fit {chance:.0%}). "
+            f"With 95 % the memory is within {within_text(memory_factor)} of this, the step time "
+            f"within {within_text(time_factor)}."
+        )
 
 
 def _words(term: str, known: Mapping[str, str]) -> str:

@@ -15,7 +15,9 @@ from rich.table import Table
 
 from tuner.cli.advice import Change, helpful_changes, nothing_fits, nothing_legal, stack_hint
 from tuner.cli.setting import Planned, planned
+from tuner.cli.sureness_wording import WITHIN, fit_text, within_text
 from tuner.cli.wide_console import wide_console
+from tuner.cost_model.sureness import Sureness
 from tuner.model_presets import preset_model, preset_named
 from tuner.units import count_text, size_text, time_text
 
@@ -75,12 +77,19 @@ def _document(job: Planned, shown: NDArray[np.int64], changes: Sequence[Change])
         "num_combinations": job.space.num_combinations,
         "num_legal": len(job.space.plans),
         "num_fitting": job.num_fitting,
-        "plans": [_plan_document(job, int(index)) for index in shown],
+        "plans": [
+            _plan_document(job, int(index), sure)
+            for index, sure in zip(shown, _sureness(job, shown), strict=True)
+        ],
         "changes": [change.document() for change in changes],
     }
 
 
-def _plan_document(job: Planned, index: int) -> dict[str, Any]:
+def _sureness(job: Planned, shown: NDArray[np.int64]) -> Sequence[Sureness | None]:
+    return job.sureness_of(shown.tolist()) or [None] * len(shown)
+
+
+def _plan_document(job: Planned, index: int, sure: Sureness | None) -> dict[str, Any]:
     predicted = job.predicted
     return {
         "plan": job.space.plans[index].to_dict(),
@@ -89,6 +98,7 @@ def _plan_document(job: Planned, index: int) -> dict[str, Any]:
             round(float(predicted.peak_memory_bytes[index])) if predicted else None
         ),
         "fits": bool(predicted.fits[index]) if predicted else None,
+        **(sure.document() if sure else {}),
     }
 
 
@@ -107,12 +117,13 @@ def _show(job: Planned, shown: NDArray[np.int64]) -> None:
         f"{size_text(job.job.memory_limit_bytes)} a rank. Predicted, not measured:"
     )
     table = Table()
-    for name in ("step time", "memory", "fits"):
+    for name in ("step time", "within", "memory", "within", "fits"):
         table.add_column(name, justify="right")
     table.add_column("plan")
-    for index in shown:
-        table.add_row(*_cells(job, int(index)), job.space.plans[int(index)].label())
+    for index, sure in zip(shown, _sureness(job, shown), strict=True):
+        table.add_row(*_cells(job, int(index), sure), job.space.plans[int(index)].label())
     console.print(table)
+    console.print(WITHIN)
 
 
 def _header(job: Planned) -> str:
@@ -136,11 +147,13 @@ def _header(job: Planned) -> str:
     return ", ".join(parts)
 
 
-def _cells(job: Planned, index: int) -> tuple[str, str, str]:
-    if job.predicted is None:
-        return "?", "?", "?"
+def _cells(job: Planned, index: int, sure: Sureness | None) -> Sequence[str]:
+    if job.predicted is None or sure is None:
+        return ["?"] * 5
     return (
         time_text(float(job.predicted.step_time_s[index])),
+        within_text(sure.time_factor),
         size_text(float(job.predicted.peak_memory_bytes[index])),
-        "yes" if job.predicted.fits[index] else "no",
+        within_text(sure.memory_factor),
+        fit_text(bool(job.predicted.fits[index]), sure.zone),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from tuner.cli.sureness_wording import WITHIN, fit_text, within_text
 from tuner.cli.wide_console import wide_console
 from tuner.cost_model.calibration import (
+    Calibration,
     MeasuredPlans,
     calibrated,
     informative_rows,
     measured_stage,
 )
 from tuner.cost_model.case import Subject
-from tuner.cost_model.coefficients import DEFAULT, Coefficients
+from tuner.cost_model.coefficients import DEFAULT
 from tuner.cost_model.fit import usable_bytes
 from tuner.cost_model.prediction import (
     needed_memory,
@@ -31,6 +33,7 @@ from tuner.cost_model.prediction import (
     step_times,
 )
 from tuner.cost_model.stages import has_work_for_all
+from tuner.cost_model.sureness import Sureness, sureness
 from tuner.errors import UserError
 from tuner.plan_arrays import BoolArray, PlanArrays
 from tuner.sweep_table import SweepGroup, SweepTable, read_sweep
@@ -68,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         for line in lines:
             print(json.dumps(line))
     else:
-        _show(lines, sweep)
+        _show(lines, sweep, _sureness(fits))
     return 0
 
 
@@ -76,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 class GroupFit:
     """What a workload's rows are predicted with, and which of them it was fitted to."""
 
-    coefficients: Coefficients = DEFAULT
+    calibration: Calibration
     chosen: tuple[int, ...] = ()
     """Positions in the group."""
 
@@ -95,22 +98,23 @@ def calibrations(sweep: SweepTable, count: int) -> list[tuple[SweepGroup, GroupF
         count: rows of each workload to fit to; 0 = none, nothing measured is read.
     """
     if count < 1:
-        return [(group, GroupFit()) for group in sweep.groups]
+        before = GroupFit(calibration=calibrated(()))
+        return [(group, before) for group in sweep.groups]
     chosen = [chosen_positions(group, count) for group in sweep.groups]
     measured = [_measured(sweep, g, of) for g, of in zip(sweep.groups, chosen, strict=True)]
     everything = [part for parts in measured for part in parts]
     stage = measured_stage(everything, of_all_ranks=sweep.measures_all_ranks)
-    table = calibrated(everything, stage=stage)
+    table = calibrated(everything, stage=stage).coefficients
     fits = []
     for group, positions, parts in zip(sweep.groups, chosen, measured, strict=True):
         own = calibrated(parts, table, stage=stage, prior_width=_SAME_PROGRAM)
-        fits.append((group, GroupFit(coefficients=own, chosen=positions)))
+        fits.append((group, GroupFit(calibration=own, chosen=positions)))
     return fits
 
 
 def answers(group: SweepGroup, fit: GroupFit) -> Iterator[dict[str, Any]]:
     """The contract's document of every row of a workload."""
-    coefficients = fit.coefficients
+    coefficients = fit.calibration.coefficients
     for subject, where in rows_of_subjects(group.subjects):
         plans = group.plans.kept(where)
         found = predictions(subject, plans, coefficients)
@@ -130,6 +134,17 @@ def answers(group: SweepGroup, fit: GroupFit) -> Iterator[dict[str, Any]]:
                 "predicted_peak_memory_bytes_by_stage": [round(size) for size in stages[index]],
                 "calibrated_on": position in fit.chosen,
             }
+
+
+def _sureness(fits: Sequence[tuple[SweepGroup, GroupFit]]) -> dict[int, Sureness]:
+    """How sure the prediction of each row is."""
+    found = {}
+    for group, fit in fits:
+        for subject, where in rows_of_subjects(group.subjects):
+            limit = usable_bytes(subject.cluster.gpu)
+            sure = sureness(fit.calibration, subject, group.plans.kept(where), limit)
+            found |= {group.rows[at]: of for at, of in zip(where, sure, strict=True)}
+    return found
 
 
 def chosen_positions(group: SweepGroup, count: int) -> tuple[int, ...]:
@@ -181,24 +196,27 @@ def _runs(subject: Subject, plans: PlanArrays) -> BoolArray:
     return np.array([can[int(depth)] for depth in depths])
 
 
-def _show(lines: Sequence[dict[str, Any]], sweep: SweepTable) -> None:
+def _show(lines: Sequence[dict[str, Any]], sweep: SweepTable, sure: Mapping[int, Sureness]) -> None:
     plans = {
         row: group.plans[at].label() for group in sweep.groups for at, row in enumerate(group.rows)
     }
     table = Table(title="predicted, not measured", title_justify="left")
-    for name in ("row", "step time", "peak memory", "fits"):
+    for name in ("row", "step time", "within", "peak memory", "within", "fits"):
         table.add_column(name, justify="right")
     table.add_column("plan", overflow="fold")
     for line in lines:
         table.add_row(
             str(line["row"]),
             time_text(line["predicted_step_time_s"]),
+            within_text(sure[line["row"]].time_factor),
             size_text(line["predicted_peak_memory_bytes"]),
-            {True: "yes", False: "no", None: "?"}[line["fits"]],
+            within_text(sure[line["row"]].memory_factor),
+            fit_text(line["fits"], sure[line["row"]].zone),
             plans[line["row"]],
         )
     console = wide_console()
     console.print(table)
+    console.print(WITHIN)
     if any(line["fits"] is None for line in lines):
         console.print(
             "fits is ? where the memory of the GPU is not known: the table has no gpu_mem_gb of "

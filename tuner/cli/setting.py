@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +13,11 @@ from numpy.typing import NDArray
 from search_spaces.enumeration import search_space
 from search_spaces.rule import Setting
 from tuner.cli.found_cluster import found_cluster
+from tuner.cost_model.calibration import calibrated
 from tuner.cost_model.case import subject_of
 from tuner.cost_model.fit import usable_within
 from tuner.cost_model.prediction import predictions
+from tuner.cost_model.sureness import Sureness, sureness
 from tuner.job import Job, read_job
 from tuner.plan import Backend, ParallelPlan, Precision
 from tuner.search_space import SearchSpace
@@ -51,6 +54,15 @@ class Planned:
             peak_memory_bytes=found.peak_memory_bytes,
             fits=found.needed_memory_bytes <= usable_bytes,
         )
+
+    def sureness_of(self, indices: Sequence[int]) -> Sequence[Sureness] | None:
+        """How sure the predictions of these legal plans are; None of none, or as ``predicted``."""
+        subject = subject_of(self.job.workload, self.job.cluster)
+        if subject is None or not indices:
+            return None
+        usable_bytes = usable_within(self.job.cluster.gpu, self.job.memory_limit_bytes)
+        plans = self.space.plans.kept(np.asarray(indices, dtype=np.int64))
+        return sureness(calibrated(()), subject, plans, usable_bytes)
 
     @property
     def num_fitting(self) -> int:

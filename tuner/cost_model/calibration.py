@@ -1,4 +1,4 @@
-"""Re-fits the coefficients to measured plans, and chooses which plans would teach most."""
+"""Re-fits the coefficients to measured plans, says how sure they are, and what would teach most."""
 
 from __future__ import annotations
 
@@ -50,6 +50,23 @@ class MeasuredPlans:
     """Needed more than the GPU has; how much more is not known."""
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Calibration:
+    """The coefficients that measured plans support, and what is still uncertain of them."""
+
+    coefficients: Coefficients
+    time: LogPosterior
+    memory: LogPosterior
+
+    def time_log_std(self, subject: Subject, plans: PlanArrays) -> FloatArray:
+        """Standard deviation of the log of each predicted step time, shape (n,)."""
+        return _log_std(self.time, time_model([(subject, plans)]))
+
+    def memory_log_std(self, subject: Subject, plans: PlanArrays) -> FloatArray:
+        """Standard deviation of the log of each predicted peak, shape (n,)."""
+        return _log_std(self.memory, memory_model([(subject, plans)], MeasuredStage.FULLEST))
+
+
 RANK_ZERO_ODDS = 5.0
 """Log of the odds that a program which reports one peak reports that of its first rank."""
 
@@ -72,11 +89,11 @@ def calibrated(
     *,
     stage: MeasuredStage = MeasuredStage.FULLEST,
     prior_width: float = 1.0,
-) -> Coefficients:
-    """The most probable coefficients after these measurements.
+) -> Calibration:
+    """The most probable coefficients after these measurements, and how sure they are.
 
     Args:
-        measured: what came of plans, of one workload or of several.
+        measured: what came of plans, of one workload or of several; none = what is believed before.
         prior: what is believed before; by default what many published figures support.
         stage: whose memory the peaks are.
         prior_width: how far the coefficients may be from the prior, 1 = as far as those of any
@@ -84,12 +101,13 @@ def calibrated(
     """
     time = _time_posterior(measured, prior, prior_width)
     memory = _memory_posterior(measured, prior, stage, prior_width)
-    return Coefficients(
+    coefficients = Coefficients(
         time=time_coefficients(time.mean),
         memory=memory_coefficients(memory.mean),
         time_noise=time.noise,
         memory_noise=memory.noise,
     )
+    return Calibration(coefficients=coefficients, time=time, memory=memory)
 
 
 def time_coefficients(values: FloatArray) -> TimeCoefficients:
@@ -181,6 +199,12 @@ def _known(
 
 def _joined(parts: Sequence[FloatArray]) -> FloatArray:
     return np.log(np.concatenate(parts)) if parts else np.zeros(0)
+
+
+def _log_std(posterior: LogPosterior, model: Model) -> FloatArray:
+    gradient = slopes(model, posterior.mean, model(posterior.mean))
+    spread = np.einsum("ij,jk,ik->i", gradient, posterior.covariance, gradient)
+    return np.asarray(np.sqrt(spread + posterior.noise**2))
 
 
 def informative_rows(

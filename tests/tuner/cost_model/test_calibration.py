@@ -43,11 +43,11 @@ def measured(truth: Coefficients, *, first_stage: bool = False) -> MeasuredPlans
 
 
 def test_nothing_measured_leaves_the_defaults() -> None:
-    assert calibrated(()).time.matrix == pytest.approx(DEFAULT.time.matrix)
+    assert calibrated(()).coefficients.time.matrix == pytest.approx(DEFAULT.time.matrix)
 
 
 def test_measured_plans_reveal_a_slow_host() -> None:
-    found = calibrated([measured(SLOW_HOST)]).time
+    found = calibrated([measured(SLOW_HOST)]).coefficients.time
     assert found.host_layer_s == pytest.approx(8e-3, rel=0.05)
     assert found.matrix - 0.5 < 0.5 * (DEFAULT.time.matrix - 0.5)
 
@@ -55,7 +55,7 @@ def test_measured_plans_reveal_a_slow_host() -> None:
 def test_one_wild_measurement_moves_little() -> None:
     wild = measured(SLOW_HOST)
     wild.step_time_s[5] *= 30
-    found = calibrated([wild]).time
+    found = calibrated([wild]).coefficients.time
     assert found.host_layer_s == pytest.approx(8e-3, rel=0.1)
 
 
@@ -75,7 +75,7 @@ def test_an_out_of_memory_raises_the_prediction_of_what_seemed_to_fit() -> None:
         out_of_memory=np.array([True]),
     )
     before = predictions(subject(num_nodes=4), plans).peak_memory_bytes[0]
-    fitted = calibrated([told])
+    fitted = calibrated([told]).coefficients
     assert predictions(subject(num_nodes=4), plans, fitted).peak_memory_bytes[0] > before
 
 

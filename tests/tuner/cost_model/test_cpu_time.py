@@ -88,6 +88,6 @@ def test_measured_trials_reveal_a_machine_with_slow_collectives() -> None:
         peak_memory_bytes=truth.peak_memory_bytes,
         out_of_memory=np.zeros(len(tried), dtype=np.bool_),
     )
-    found = calibrated([known])
+    found = calibrated([known]).coefficients
     left = predictions(cpu_subject(), tried, found).step_time_s / truth.step_time_s - 1
     assert np.abs(left).max() < 0.1
