@@ -138,7 +138,7 @@ def answers(group: SweepGroup, fit: GroupFit) -> Iterator[dict[str, Any]]:
 
 def _sureness(fits: Sequence[tuple[SweepGroup, GroupFit]]) -> dict[int, Sureness]:
     """How sure the prediction of each row is."""
-    found = {}
+    found: dict[int, Sureness] = {}
     for group, fit in fits:
         for subject, where in rows_of_subjects(group.subjects):
             limit = usable_bytes(subject.cluster.gpu)
