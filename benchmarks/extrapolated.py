@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,13 @@ from tuner.launch import AdaptiveSteps, Measurement
 from tuner.outcome import Measured, Source
 from tuner.plan import ParallelPlan
 from tuner.short_steps import ShortSteps, short_steps_end
-from tuner.step_statistics import StepsRule, first_counted, step_statistics, steps_end
+from tuner.step_statistics import (
+    StepsRule,
+    extrapolated_statistics,
+    first_counted,
+    step_statistics,
+    steps_end,
+)
 from tuner.trial import Trial
 
 NUM_RANKS = 2
@@ -69,7 +75,17 @@ class BothKinds:
     @property
     def step_time_s(self) -> float:
         """Of all its full steps behind the warm-up."""
-        return step_statistics(self.full_s[first_counted(self.full_s, self.rule) :]).median_s
+        return step_statistics(self.full_s[first_counted(self.full_s, self.rule) :]).level_s
+
+    @property
+    def halves_apart(self) -> float:
+        """By how much the first half of the full steps and the second differ: the noise floor."""
+        counted = self.full_s[first_counted(self.full_s, self.rule) :]
+        middle = len(counted) // 2
+        first, second = (
+            step_statistics(part).level_s for part in (counted[:middle], counted[middle:])
+        )
+        return abs(first / second - 1)
 
     def measured(self, incumbent_s: float | None) -> tuple[Measured, float]:
         """As the product would have with full steps, and the seconds that it takes."""
@@ -93,10 +109,11 @@ class BothKinds:
 
 
 def _outcome(times_s: Sequence[float], source: Source) -> Measured:
-    known = step_statistics(times_s)
+    statistics = extrapolated_statistics if source is Source.EXTRAPOLATED else step_statistics
+    known = statistics(times_s)
     return Measured(
         step_times_s=tuple(times_s),
-        step_time_s=known.median_s,
+        step_time_s=known.level_s,
         step_time_ci_s=known.interval_s,
         tokens_per_s=1.0,
         peak_memory_bytes=1,
@@ -179,6 +196,24 @@ def extrapolated(num_rounds: int) -> dict[str, Any]:
     return documented(kinds)
 
 
+def recorded(path: Path) -> list[BothKinds]:
+    """All steps of an earlier run, from what it printed."""
+    document = json.loads(path.read_text())
+    kinds = []
+    for knobs, row in zip(PLANS, document["rows"], strict=True):
+        low, high, full = row["microbatches"]
+        kinds.append(
+            BothKinds(
+                plan=ParallelPlan.from_dict(knobs),
+                short=ShortSteps(low=low, high=high, full=full),
+                rule=StepsRule(**document["rule"]),
+                full_s=tuple(row["times"]["full_s"]),
+                pairs=tuple((low_s, high_s) for low_s, high_s in row["times"]["pairs_s"]),
+            )
+        )
+    return kinds
+
+
 def documented(kinds: Sequence[BothKinds]) -> dict[str, Any]:
     """The figures from all steps of all plans."""
     rows = [_row(both) for both in kinds]
@@ -190,8 +225,10 @@ def documented(kinds: Sequence[BothKinds]) -> dict[str, Any]:
     return {
         "plans": len(kinds),
         "fewest_microbatches": min(both.short.full for both in kinds),
+        "rule": asdict(kinds[0].rule),
         "median_error": float(np.median(errors)),
         "p90_error": float(np.quantile(errors, 0.9)),
+        "halves_of_full_steps_apart": float(np.median([row["halves_apart"] for row in rows])),
         "rank_s_of_steps": {
             "short": spent_s,
             "full": full_s,
@@ -217,6 +254,7 @@ def _row(both: BothKinds) -> dict[str, Any]:
         "full_step_s": both.step_time_s,
         "extrapolated_s": short.step_time_s,
         "error": short.step_time_s / both.step_time_s - 1,
+        "halves_apart": both.halves_apart,
         "error_of_a_full_measurement": full.step_time_s / both.step_time_s - 1,
         "share": seconds / full_seconds,
         "times": {"full_s": both.full_s, "pairs_s": both.pairs},

@@ -61,9 +61,9 @@ def simulated_trial(
     known = step_statistics(counted)
     measured = Measured(
         step_times_s=counted,
-        step_time_s=known.median_s,
+        step_time_s=known.level_s,
         step_time_ci_s=known.interval_s,
-        tokens_per_s=1 / known.median_s,
+        tokens_per_s=1 / known.level_s,
         peak_memory_bytes=100,
         peak_memory_bytes_by_rank=(100,),
         steps_end=end[0],
@@ -306,10 +306,10 @@ def layouts() -> dict[str, Any]:
     }
 
 
-def _extrapolated(num_rounds: int) -> dict[str, Any]:
-    from benchmarks.extrapolated import extrapolated
+def _extrapolated(num_rounds: int, earlier: Path | None) -> dict[str, Any]:
+    from benchmarks.extrapolated import documented, extrapolated, recorded
 
-    return extrapolated(num_rounds)
+    return extrapolated(num_rounds) if earlier is None else documented(recorded(earlier))
 
 
 def main() -> None:
@@ -317,13 +317,14 @@ def main() -> None:
     parser.add_argument("part", choices=("simulated", "load", "layouts", "extrapolated"))
     parser.add_argument("--repeats", type=int, default=0, help="studies (30) or rounds (3, 26)")
     parser.add_argument("--first-seed", type=int, default=0, help="of the simulated studies")
+    parser.add_argument("--recorded", type=Path, help="what extrapolated printed, judged again")
     options = parser.parse_args()
     began = time.perf_counter()
     parts = {
         "simulated": lambda: simulated(options.repeats or 30, options.first_seed),
         "load": lambda: load(options.repeats or 3),
         "layouts": layouts,
-        "extrapolated": lambda: _extrapolated(options.repeats or 26),
+        "extrapolated": lambda: _extrapolated(options.repeats or 26, options.recorded),
     }
     document = parts[options.part]()
     print(json.dumps(document | {"took_s": time.perf_counter() - began}, indent=2))

@@ -12,7 +12,7 @@ from runners.failure_kinds import FailureKind, Raised, failure_kind
 from runners.interference import disturbances
 from runners.last_words import last_words
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, Source, StepsEnd, TimedOut
-from tuner.step_statistics import step_statistics
+from tuner.step_statistics import extrapolated_statistics, step_statistics
 
 _SHELL_SIGNAL = 128
 """What a shell or a container adds to the signal that ended a process: 137 is SIGKILL."""
@@ -126,13 +126,14 @@ def _measured(ends: Sequence[RankEnd]) -> Measured:
     results = [end.report["result"] for end in ends if end.report]
     first = results[0]
     times = tuple(first["step_times_s"])
-    known = step_statistics(times)
+    short = first.get("short_steps")
+    known = extrapolated_statistics(times) if short else step_statistics(times)
     peaks = tuple(int(result["peak_memory_bytes"]) for result in results)
     return Measured(
         step_times_s=times,
-        step_time_s=known.median_s,
+        step_time_s=known.level_s,
         step_time_ci_s=known.interval_s,
-        tokens_per_s=first["tokens_per_step"] / known.median_s,
+        tokens_per_s=first["tokens_per_step"] / known.level_s,
         peak_memory_bytes=max(peaks),
         peak_memory_bytes_by_rank=peaks,
         losses=tuple(first["losses"]),
@@ -143,8 +144,8 @@ def _measured(ends: Sequence[RankEnd]) -> Measured:
         memory_growth_bytes=max(int(r.get("memory_growth_bytes", 0)) for r in results),
         marks=disturbances([r["load"] for r in results if r.get("load")]),
         memory_limit_bytes=min(int(r["memory"].get("limit_bytes") or 0) for r in results),
-        short_microbatches=_short_microbatches(first.get("short_steps")),
-        source=Source.EXTRAPOLATED if first.get("short_steps") else Source.MEASURED,
+        short_microbatches=_short_microbatches(short),
+        source=Source.EXTRAPOLATED if short else Source.MEASURED,
         unfollowed=tuple(dict.fromkeys(one for r in results for one in r.get("unfollowed", ()))),
         reserved_unused_bytes=max(_reserved_unused_bytes(r["memory"]) for r in results),
     )

@@ -14,15 +14,15 @@ from tuner.outcome import StepsEnd
 from tuner.plan import ParallelPlan
 from tuner.step_statistics import (
     StepsRule,
+    extrapolated_statistics,
     first_counted,
     is_slower,
-    step_statistics,
     steps_needed,
 )
 
 _FEWEST_PAIRS = 3
 """Behind the warm-up; fewer say nothing of their scatter."""
-_SHARE = 1 / 8
+_SHARE = 1 / 6
 """Of the time that a full measurement would take at this noise, short ones may take so much."""
 _WIDER = 2.0
 """Their interval need not be as narrow: who is near the best is measured again with full steps."""
@@ -87,16 +87,19 @@ def short_steps_end(
     """
     # The extrapolation multiplies noise: the longer steps themselves show best what is warm-up.
     start = first_counted([high_s for _, high_s in pairs], rule)
+    # Of so few that scatter so much, a later change is the machine's, and leaves too few behind.
+    start = min(start, rule.warmup_steps + _FEWEST_PAIRS)
     counted = [short.full_step_s(low_s, high_s) for low_s, high_s in pairs[start:]]
     if len(counted) < _FEWEST_PAIRS:
         return None
-    if is_slower(counted, rule):
+    if is_slower(counted, rule, extrapolated_statistics):
         return StepsEnd.SLOWER, start
-    known = step_statistics(counted)
+    # The interval is looked at after each pair, hence 99 %: of few, some are alike by luck.
+    known = extrapolated_statistics(counted, 0.99)
     if known.relative_half_width <= _WIDER * rule.relative_half_width:
         return StepsEnd.PRECISE, start
     full_steps = rule.warmup_steps + steps_needed([high_s for _, high_s in pairs[start:]], rule)
-    full_s = full_steps * known.median_s
+    full_s = full_steps * known.level_s
     if sum(low_s + high_s for low_s, high_s in pairs) < _SHARE * min(full_s, rule.time_s):
         return None
     return StepsEnd.MAX_STEPS if full_s <= rule.time_s else StepsEnd.TIME, start

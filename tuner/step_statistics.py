@@ -1,9 +1,9 @@
-"""What step times say: when they have settled, their median, how sure it is, when to stop; pure."""
+"""What step times say: when they have settled, their level, how sure it is, when to stop; pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,20 +40,21 @@ MOST_DEGREES = 10
 class StepStatistics:
     """What is known of the step time from these steps."""
 
-    median_s: float
+    level_s: float
+    """The median; of extrapolated steps the mean."""
     interval_s: tuple[float, float]
-    """95 % interval of the median."""
+    """95 % interval of the level."""
     outliers: tuple[int, ...]
-    """Indices of steps far from all others; they are counted, the median bears them."""
+    """Indices of steps far from all others; a median bears them, a mean leaves them out."""
     effective_steps: float
     """As many independent steps would tell as much; neighbours that resemble each other tell
     less."""
 
     @property
     def relative_half_width(self) -> float:
-        """Of the interval, as a part of the median."""
+        """Of the interval, as a part of the level."""
         low, high = self.interval_s
-        return max(high - self.median_s, self.median_s - low) / self.median_s
+        return max(high - self.level_s, self.level_s - low) / self.level_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,20 +106,38 @@ def step_statistics(times_s: Sequence[float], confidence: float = 0.95) -> StepS
     Raises:
         ValueError: there are none, or one is not a positive finite number.
     """
-    values = np.asarray(times_s, dtype=np.float64)
-    if not len(values):
-        raise ValueError("at least one step time is needed, got none")
-    if not np.all(np.isfinite(values)) or np.any(values <= 0):
-        bad = values[~(np.isfinite(values) & (values > 0))][0]
-        raise ValueError(
-            f"a step must take a positive finite time, got {bad:g} s: the clock has jumped, or the "
-            "step does nothing"
-        )
+    values = _checked(times_s)
     effective = effective_steps(values)
     return StepStatistics(
-        median_s=float(np.median(values)),
+        level_s=float(np.median(values)),
         interval_s=_median_interval(values, effective, confidence),
         outliers=_outliers(values),
+        effective_steps=effective,
+    )
+
+
+def extrapolated_statistics(times_s: Sequence[float], confidence: float = 0.95) -> StepStatistics:
+    """Mean, interval, outliers of what short steps say of full ones.
+
+    Noise is skewed: a few micro-batches are much slower than the rest. Every full step has its
+    share of them, few short ones do, so that the median of these is too low.
+
+    Raises:
+        ValueError: as of ``step_statistics``.
+    """
+    values = _checked(times_s)
+    outliers = _outliers(values)
+    kept = np.delete(values, outliers)
+    mean, effective = float(np.mean(kept)), effective_steps(kept)
+    factor = 1.0
+    if len(kept) > 1:
+        degrees = max(1, min(10, int(effective) - 1))
+        half = _STUDENT[confidence][degrees - 1] * float(np.std(kept, ddof=1))
+        factor = math.exp(half / math.sqrt(effective) / mean)
+    return StepStatistics(
+        level_s=mean,
+        interval_s=(mean / factor, mean * factor),
+        outliers=outliers,
         effective_steps=effective,
     )
 
@@ -186,14 +205,31 @@ def steps_needed(times_s: Sequence[float], rule: StepsRule) -> int:
     return round(min(rule.max_steps, max(rule.steps, root**2)))
 
 
-def is_slower(counted: Sequence[float], rule: StepsRule) -> bool:
+def is_slower(
+    counted: Sequence[float],
+    rule: StepsRule,
+    statistics: Callable[[Sequence[float], float], StepStatistics] = step_statistics,
+) -> bool:
     """Whether these steps are slower than the incumbent for certain.
 
     The interval is looked at after each step, hence 99 %; the warm-up must be over.
     """
     if rule.incumbent_step_time_s is None:
         return False
-    return step_statistics(counted, 0.99).interval_s[0] > rule.incumbent_step_time_s
+    return statistics(counted, 0.99).interval_s[0] > rule.incumbent_step_time_s
+
+
+def _checked(times_s: Sequence[float]) -> NDArray[np.float64]:
+    values = np.asarray(times_s, dtype=np.float64)
+    if not len(values):
+        raise ValueError("at least one step time is needed, got none")
+    if not np.all(np.isfinite(values)) or np.any(values <= 0):
+        bad = values[~(np.isfinite(values) & (values > 0))][0]
+        raise ValueError(
+            f"a step must take a positive finite time, got {bad:g} s: the clock has jumped, or the "
+            "step does nothing"
+        )
+    return values
 
 
 def _scale(values: NDArray[np.float64]) -> float:

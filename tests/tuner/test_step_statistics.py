@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tuner.outcome import StepsEnd
 from tuner.step_statistics import (
     StepsRule,
+    extrapolated_statistics,
     settled_from,
     step_statistics,
     steps_end,
@@ -53,7 +54,7 @@ def test_one_slow_step_in_the_middle_is_an_outlier_and_no_change(place: int) -> 
     assert settled_from(list(times_s)) == 0
     known = step_statistics(list(times_s))
     assert known.outliers == (place,)
-    assert known.median_s == pytest.approx(1, abs=0.01)
+    assert known.level_s == pytest.approx(1, abs=0.01)
 
 
 def test_noise_alone_is_seldom_taken_for_a_change() -> None:
@@ -123,6 +124,32 @@ def test_an_equal_of_the_incumbent_is_hardly_ever_ended_early() -> None:
 
 def test_time_that_is_up_ends_the_steps() -> None:
     assert stopped(noisy(30, 0.3), replace(RULE, time_s=3.5))[1] is StepsEnd.TIME
+
+
+def test_a_mean_of_skewed_short_steps_is_right_where_their_median_is_too_low() -> None:
+    """One micro-batch in ten takes twice as long; a full step has many, a short one four."""
+    rng = np.random.default_rng(0)
+    means, medians = [], []
+    for _ in range(200):
+        short = 1 + (rng.random((12, 4)) < 0.1).mean(axis=1)
+        means.append(extrapolated_statistics(short.tolist()).level_s)
+        medians.append(step_statistics(short.tolist()).level_s)
+    assert np.mean(means) == pytest.approx(1.1, abs=0.02)
+    assert np.mean(medians) < 1.07
+
+
+def test_nine_in_ten_intervals_of_a_mean_hold_the_truth() -> None:
+    held = []
+    for seed in range(200):
+        low, high = extrapolated_statistics(noisy(8, 0.1, seed=seed).tolist()).interval_s
+        held.append(low <= math.exp(0.1**2 / 2) <= high)
+    assert np.mean(held) > 0.9
+
+
+def test_a_mean_leaves_out_a_step_far_from_all_others() -> None:
+    known = extrapolated_statistics([1.0, 1.01, 0.99, 1.0, 1.02, 9.0])
+    assert known.outliers == (5,)
+    assert known.level_s == pytest.approx(1.004)
 
 
 @pytest.mark.parametrize(("sigma", "steps"), [(0.0, 5), (0.02, 5), (0.06, 24), (0.5, 100)])
