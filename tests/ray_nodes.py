@@ -102,12 +102,13 @@ class TwoNodes:
 
     def processes(self) -> list[psutil.Process]:
         """Whatever the cluster has started and is still there."""
-        found = []
+        found = set()
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if process.environ().get(_CLUSTER_VARIABLE) == str(self.folder):
-                    found.append(process)
-        return found
+                    # Ray's agents write their titles over their environment: known as children.
+                    found |= {process, *process.children(recursive=True)}
+        return list(found)
 
     def _start(self, *options: str) -> None:
         agent_port = free_ports(1)[0]
