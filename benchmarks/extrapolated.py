@@ -73,18 +73,21 @@ class BothKinds:
     pairs: tuple[tuple[float, float], ...]
 
     @property
+    def counted_s(self) -> tuple[float, ...]:
+        """All its full steps behind the warm-up."""
+        return self.full_s[first_counted(self.full_s, self.rule) :]
+
+    @property
     def step_time_s(self) -> float:
-        """Of all its full steps behind the warm-up."""
-        return step_statistics(self.full_s[first_counted(self.full_s, self.rule) :]).level_s
+        """Of the counted steps."""
+        return step_statistics(self.counted_s).level_s
 
     @property
     def halves_apart(self) -> float:
         """By how much the first half of the full steps and the second differ: the noise floor."""
-        counted = self.full_s[first_counted(self.full_s, self.rule) :]
-        middle = len(counted) // 2
-        first, second = (
-            step_statistics(part).level_s for part in (counted[:middle], counted[middle:])
-        )
+        middle = len(self.counted_s) // 2
+        halves = (self.counted_s[:middle], self.counted_s[middle:])
+        first, second = (step_statistics(half).level_s for half in halves)
         return abs(first / second - 1)
 
     def measured(self, incumbent_s: float | None) -> tuple[Measured, float]:

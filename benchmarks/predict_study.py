@@ -111,6 +111,15 @@ def fitted_to(subject: Subject, trials: Trials) -> Coefficients:
     return calibrated([known]).coefficients
 
 
+def errors_of(
+    subject: Subject, trials: Trials, coefficients: Coefficients
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of the step times that are there, and of all peaks; relative."""
+    found = predictions(subject, trials.plans, coefficients)
+    times = (found.step_time_s / trials.times_s - 1)[np.isfinite(trials.times_s)]
+    return times, found.peak_memory_bytes / trials.peaks_bytes - 1
+
+
 def say_draws(subject: Subject, trials: Trials, num_trials: int) -> None:
     """The median errors where the trials to calibrate on are drawn at random."""
     rows = np.flatnonzero(np.isfinite(trials.times_s))
@@ -121,10 +130,7 @@ def say_draws(subject: Subject, trials: Trials, num_trials: int) -> None:
         chosen = np.random.default_rng(seed).choice(rows, num_trials, replace=False)
         fitted = fitted_to(subject, kept(trials, chosen))
         left = kept(trials, np.setdiff1d(rows, chosen))
-        found = predictions(subject, left.plans, fitted)
-        times = np.abs(found.step_time_s / left.times_s - 1)
-        peaks = np.abs(found.peak_memory_bytes / left.peaks_bytes - 1)
-        errors.append((np.median(times), np.median(peaks)))
+        errors.append([np.median(np.abs(each)) for each in errors_of(subject, left, fitted)])
     time, memory = np.median(errors, axis=0)
     print(
         f"calibrated on trials drawn at random, {NUM_DRAWS} times: "
@@ -134,9 +140,7 @@ def say_draws(subject: Subject, trials: Trials, num_trials: int) -> None:
 
 def say(name: str, subject: Subject, trials: Trials, coefficients: Coefficients) -> None:
     """The median errors."""
-    found = predictions(subject, trials.plans, coefficients)
-    times = (found.step_time_s / trials.times_s - 1)[np.isfinite(trials.times_s)]
-    peaks = found.peak_memory_bytes / trials.peaks_bytes - 1
+    times, peaks = errors_of(subject, trials, coefficients)
     print(f"{name:>10}: step time {_errors(times)}, memory {_errors(peaks)}")
 
 

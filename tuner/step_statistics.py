@@ -129,11 +129,8 @@ def extrapolated_statistics(times_s: Sequence[float], confidence: float = 0.95) 
     outliers = _outliers(values)
     kept = np.delete(values, outliers)
     mean, effective = float(np.mean(kept)), effective_steps(kept)
-    factor = 1.0
-    if len(kept) > 1:
-        degrees = max(1, min(10, int(effective) - 1))
-        half = _STUDENT[confidence][degrees - 1] * float(np.std(kept, ddof=1))
-        factor = math.exp(half / math.sqrt(effective) / mean)
+    scatter = float(np.std(kept, ddof=1)) / mean if len(kept) > 1 else 0.0
+    factor = _student_factor(scatter, effective, confidence)
     return StepStatistics(
         level_s=mean,
         interval_s=(mean / factor, mean * factor),
@@ -280,6 +277,15 @@ def _outliers(values: NDArray[np.float64]) -> tuple[int, ...]:
     return tuple(int(index) for index in np.flatnonzero(np.abs(values - median) > far))
 
 
+def _student_factor(scatter: float, effective: float, confidence: float) -> float:
+    """Of an interval around a level, both ways; ``scatter`` is relative to it.
+
+    On the scale of logs: a step takes some time, however little is known of it.
+    """
+    quantile = student_quantile(int(effective) - 1, confidence)
+    return math.exp(quantile * scatter / math.sqrt(effective))
+
+
 def _median_interval(
     values: NDArray[np.float64], effective: float, confidence: float
 ) -> tuple[float, float]:
@@ -289,11 +295,8 @@ def _median_interval(
         return median, median
     reach = _NORMAL[confidence] * 0.5 / math.sqrt(effective)
     if effective < _FEW or reach > 0.5 - 0.5 / n:
-        quantile = student_quantile(int(effective) - 1, confidence)
         spread = float(np.std(values, ddof=1)) if n < _FEW else _scale(values)
-        half = quantile * _MEDIAN_OVER_MEAN * spread
-        # On the scale of logs: a step takes some time, however little is known of it.
-        factor = math.exp(half / math.sqrt(effective) / median)
+        factor = _student_factor(_MEDIAN_OVER_MEAN * spread / median, effective, confidence)
         return median / factor, median * factor
     ordered = np.sort(values)
     rank = max(0, math.floor(n * (0.5 - reach) - 0.5))
