@@ -315,7 +315,7 @@ def _extrapolated(num_rounds: int, earlier: Path | None) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=("simulated", "load", "layouts", "extrapolated"))
-    parser.add_argument("--repeats", type=int, default=0, help="studies (30) or rounds (3, 26)")
+    parser.add_argument("--repeats", type=int, default=0, help="studies (30) or rounds (3, 76)")
     parser.add_argument("--first-seed", type=int, default=0, help="of the simulated studies")
     parser.add_argument("--recorded", type=Path, help="what extrapolated printed, judged again")
     options = parser.parse_args()
@@ -324,7 +324,7 @@ def main() -> None:
         "simulated": lambda: simulated(options.repeats or 30, options.first_seed),
         "load": lambda: load(options.repeats or 3),
         "layouts": layouts,
-        "extrapolated": lambda: _extrapolated(options.repeats or 26, options.recorded),
+        "extrapolated": lambda: _extrapolated(options.repeats or 76, options.recorded),
     }
     document = parts[options.part]()
     print(json.dumps(document | {"took_s": time.perf_counter() - began}, indent=2))

@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+SHORT_SHARE = 0.2
+"""Of the seconds of full steps, so many go into short ones: all through, whatever a pair takes, for
+the machine's pace changes over minutes and must meet both kinds."""
+
 
 def run_both(launch: Path, folder: Path, rank: int, env: dict[str, str], mistake: str = "") -> None:
     """As the product's rank runs, but for which steps it runs."""
@@ -18,7 +22,7 @@ def run_both(launch: Path, folder: Path, rank: int, env: dict[str, str], mistake
 def both_kinds_of_steps(
     training: Any, file: Any, device: Any, meter: Any, on_first_step: Any
 ) -> Any:
-    """One full step and one pair a round, as long as full steps may; those in ``times_s``."""
+    """Full steps as long as they may run, in ``times_s``, and pairs between them."""
     from runners.bench.measure import Steps, _next_step_s, _run_step
 
     steps = Steps()
@@ -27,7 +31,8 @@ def both_kinds_of_steps(
         steps.times_s.append(_run_step(training, steps, device, meter))
         if number == 0:
             on_first_step()
-        _next_step_s(training, steps, file.short_steps, device, meter)
+        while sum(map(sum, steps.pairs)) < SHORT_SHARE * sum(steps.times_s):
+            _next_step_s(training, steps, file.short_steps, device, meter)
         if sum(steps.times_s) >= file.measurement.time_s:
             break
     training.run_microbatches(file.short_steps.full)

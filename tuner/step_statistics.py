@@ -193,12 +193,14 @@ def steps_needed(times_s: Sequence[float], rule: StepsRule) -> int:
     """How many steps of this scatter the rule would count, were they independent.
 
     Args:
-        times_s: of a few settled steps.
+        times_s: of settled steps; of few the scatter is taken for larger, for some are alike by
+            luck.
         rule: what is enough.
     """
     values = np.asarray(times_s, dtype=np.float64)
-    scatter = _scale(values) / float(np.median(values))
-    root = _NORMAL[0.95] * _MEDIAN_OVER_MEAN * scatter / rule.relative_half_width
+    scatter = _spread(values) / float(np.median(values))
+    sigmas = student_quantile(len(values) - 1) * _MEDIAN_OVER_MEAN
+    root = sigmas * scatter / rule.relative_half_width
     return round(min(rule.max_steps, max(rule.steps, root**2)))
 
 
@@ -233,6 +235,11 @@ def _scale(values: NDArray[np.float64]) -> float:
     """Robust standard deviation; never 0 for numbers that differ."""
     spread = float(np.median(np.abs(values - np.median(values)))) * _MAD_TO_SIGMA
     return spread or float(np.std(values))
+
+
+def _spread(values: NDArray[np.float64]) -> float:
+    """Standard deviation; robust where there are enough, for of few some are alike by luck."""
+    return float(np.std(values, ddof=1)) if len(values) < _FEW else _scale(values)
 
 
 def _change(values: list[float]) -> int:
@@ -295,7 +302,7 @@ def _median_interval(
         return median, median
     reach = _NORMAL[confidence] * 0.5 / math.sqrt(effective)
     if effective < _FEW or reach > 0.5 - 0.5 / n:
-        spread = float(np.std(values, ddof=1)) if n < _FEW else _scale(values)
+        spread = _spread(values)
         factor = _student_factor(_MEDIAN_OVER_MEAN * spread / median, effective, confidence)
         return median / factor, median * factor
     ordered = np.sort(values)
