@@ -202,7 +202,8 @@ def extrapolated(num_rounds: int) -> dict[str, Any]:
 
 def recorded(path: Path) -> list[BothKinds]:
     """All steps of an earlier run, from what it printed."""
-    document = json.loads(path.read_text())
+    printed = path.read_text()
+    document = json.loads(printed[printed.index("{") :])  # a library may have logged before it
     kinds = []
     for knobs, row in zip(PLANS, document["rows"], strict=True):
         low, high, full = row["microbatches"]

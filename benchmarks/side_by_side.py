@@ -15,7 +15,7 @@ def run_both(launch: Path, folder: Path, rank: int, env: dict[str, str], mistake
     import runners.bench.rank as bench_rank
     from tests.runners.forked_rank import run_forked_rank
 
-    bench_rank.measured_steps = both_kinds_of_steps
+    bench_rank.measured_steps = both_kinds_of_steps  # type: ignore[attr-defined]  # imported there
     run_forked_rank(launch, folder, rank, env, mistake)
 
 

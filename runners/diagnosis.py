@@ -75,7 +75,8 @@ class RankEnd:
             return failure_kind(chain, self.error.get("memory"))
         if self.stopped_at is not None or self.signal_number in _FROM_OUTSIDE:
             return FailureKind.OWN
-        return failure_kind(last_words(self.log_tail), None)
+        memory = self.report.get("memory") if self.report else None
+        return failure_kind(last_words(self.log_tail), memory)
 
     @property
     def failed_at(self) -> float:

@@ -95,9 +95,12 @@ _MEMORY_WORDS: tuple[tuple[str, str, _When], ...] = (
     (BELOW_PYTHON, "cannot allocate memory", _When.ALWAYS),
     (BELOW_PYTHON, "Out of memory", _When.ALWAYS),
     (BELOW_PYTHON, "Resource temporarily unavailable", _When.ALWAYS),
+    (BELOW_PYTHON, "terminate called without an active exception", _When.LIMITED),
 )
 """Type, words inside its message, and when they count. cuBLAS and cuDNN say "not initialized"
-where they could not allocate their handles; NCCL says no more than "unhandled cuda error"."""
+where they could not allocate their handles; NCCL says no more than "unhandled cuda error"; of
+several threads that a library starts, one without memory for its stack leaves the others behind,
+which C++ answers without naming an exception."""
 _PEER_TYPES = frozenset({"ConnectionResetError", "BrokenPipeError", "ConnectionAbortedError"})
 _PEER_WORDS = (
     # gloo

@@ -31,8 +31,8 @@ class MeasureSection(Strict):
     """Half of the 95 % interval of the step time, as a part of it, that is narrow enough."""
     short_steps: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = "off"
     """auto: plans of many micro-batches a step run few and their step time is extrapolated, which
-    costs a sixth at most and was wrong by 5 % at the median, 16 % at most, on CPU ranks; who leads
-    by that runs full steps."""
+    costs a fifth and was wrong by 3 % at the median, 8 % at most, on noisy CPU ranks; who leads by
+    that runs full steps."""
     finals: Annotated[int, Field(ge=0, le=MOST_COUNT, strict=True)] = 0
     """So many of the best are measured again, side by side, where noise leaves it open; 0 = none.
     Every round of them costs as many trials."""

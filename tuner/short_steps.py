@@ -22,8 +22,9 @@ from tuner.step_statistics import (
 
 _FEWEST_PAIRS = 3
 """Behind the warm-up; fewer say nothing of their scatter."""
-_SHARE = 1 / 6
-"""Of the time that a full measurement would take at this noise, short ones may take so much."""
+_SHARE = 0.18
+"""Of the time that a full measurement would take at this noise, short ones may take so much: a
+fifth with the full steps of who leads then."""
 _WIDER = 2.0
 """Their interval need not be as narrow: who is near the best is measured again with full steps."""
 _HIGH_SHARE = 1 / 8

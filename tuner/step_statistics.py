@@ -193,14 +193,13 @@ def steps_needed(times_s: Sequence[float], rule: StepsRule) -> int:
     """How many steps of this scatter the rule would count, were they independent.
 
     Args:
-        times_s: of settled steps; of few the scatter is taken for larger, for some are alike by
-            luck.
+        times_s: of a few settled steps.
         rule: what is enough.
     """
     values = np.asarray(times_s, dtype=np.float64)
     scatter = _spread(values) / float(np.median(values))
-    sigmas = student_quantile(len(values) - 1) * _MEDIAN_OVER_MEAN
-    root = sigmas * scatter / rule.relative_half_width
+    scatter *= _unsure(len(values) - 1)
+    root = _NORMAL[0.95] * _MEDIAN_OVER_MEAN * scatter / rule.relative_half_width
     return round(min(rule.max_steps, max(rule.steps, root**2)))
 
 
@@ -266,8 +265,12 @@ def _residual_scale(residuals: list[float]) -> float:
     """Scatter of a side's median for one step; of few steps it is known badly, hence more."""
     differing = [residual for residual in residuals if residual]
     robust = _median(differing) if differing else 0.0
-    student = student_quantile(len(residuals) - 2, 0.99) / _NORMAL[0.99]
-    return robust * _MAD_TO_SIGMA * _MEDIAN_OVER_MEAN * student
+    return robust * _MAD_TO_SIGMA * _MEDIAN_OVER_MEAN * _unsure(len(residuals) - 2)
+
+
+def _unsure(degrees: int) -> float:
+    """So many times larger may a scatter be that is known with these degrees of freedom."""
+    return student_quantile(degrees, 0.99) / _NORMAL[0.99]
 
 
 def _median(values: list[float]) -> float:

@@ -138,25 +138,31 @@ def _suspicion(losses: Sequence[float], reference: Reference, step: int, toleran
         ours = [abs(a - b) / b for a, b in zip(losses, reference.losses, strict=True)]
         if max(apart) <= max(tolerance, max(ours) / 4):
             return f"as if {name}"
+    hidden = "".join(
+        f", or {name}, which that loss would not show"
+        for name in _hidden_in_first_loss(reference, tolerance)
+    )
     return (
         "the first loss is right, so gradients or the update differ (synchronisation over ranks, "
-        "scaling over micro-batches, the optimizer)"
+        f"scaling over micro-batches, the optimizer){hidden}"
     )
 
 
 def _blind_to(reference: Reference, tolerance: float) -> tuple[str, ...]:
-    right = reference.losses
-    blind = [
-        name
-        for name, candidates in reference.first_losses.items()
-        if any(_near(loss, right[0], tolerance) for loss in candidates)
-    ]
-    blind += [
+    later = [
         name
         for name, wrong in reference.later_losses.items()
-        if all(_near(a, b, tolerance) for a, b in zip(wrong, right, strict=True))
+        if all(_near(a, b, tolerance) for a, b in zip(wrong, reference.losses, strict=True))
     ]
-    return tuple(blind)
+    return (*_hidden_in_first_loss(reference, tolerance), *later)
+
+
+def _hidden_in_first_loss(reference: Reference, tolerance: float) -> list[str]:
+    return [
+        name
+        for name, candidates in reference.first_losses.items()
+        if any(_near(loss, reference.losses[0], tolerance) for loss in candidates)
+    ]
 
 
 def _near(loss: float, right: float, tolerance: float) -> bool:

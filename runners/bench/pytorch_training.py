@@ -23,17 +23,21 @@ from runners.bench.pytorch_stage import decoder_stage
 from tuner.launch import PYTORCH_FILE
 
 
-def pytorch_training(launch: LaunchFolder, device: torch.device) -> PytorchTraining:
-    """The model of these launch files, laid out over all ranks. Collective.
+def pytorch_layout(launch: LaunchFolder, device: torch.device) -> Layout:
+    """Where each rank is, by these launch files; joins the process groups. Collective.
 
     Raises:
         ValueError: ``pytorch.toml`` does not fit the number of ranks or this bench.
     """
     file = PytorchFile.read(launch.path / PYTORCH_FILE)
     file.check(launch.training.num_ranks)
-    layout = Layout.over_ranks(file, device, seed=launch.training.seed)
-    degrees = file.parallelism
-    num_stages = degrees.pipeline_parallel_degree * file.paratune.pipeline_parallel_stages_per_rank
+    return Layout.over_ranks(file, device, seed=launch.training.seed)
+
+
+def pytorch_training(launch: LaunchFolder, layout: Layout) -> PytorchTraining:
+    """The model of these launch files, laid out over all ranks. Collective."""
+    degrees, settings = layout.file.parallelism, layout.file.paratune
+    num_stages = degrees.pipeline_parallel_degree * settings.pipeline_parallel_stages_per_rank
     if degrees.pipeline_parallel_degree > 1:
         first = layout.mesh.get_local_rank("pp")
         indices = range(first, num_stages, degrees.pipeline_parallel_degree)

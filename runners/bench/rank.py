@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -64,46 +66,48 @@ def _trained(
     report.enter(Phase.PROCESS_GROUP)
     device = rank_device(place)
     start_process_group(place, device)
-    _start_framework_groups(launch, device)
+    build = _joined(launch, device)
     dist.barrier()
     report.enter(Phase.MODEL)
     meters.append(memory_meter(device, launch.training.memory_limit_bytes))
+    report.memory = meters[0].details()
+    report.write()
     torch.manual_seed(launch.training.seed)
-    training = _built(launch, device)
+    training = build()
     report.enter(Phase.FIRST_STEP)
     return _measured(launch, training, device, report, meters[0])
 
 
-def _start_framework_groups(launch: LaunchFolder, device: torch.device) -> None:
-    """Joins Megatron's many groups before memory is limited: they are not the plan's.
+def _joined(launch: LaunchFolder, device: torch.device) -> Callable[[], Training]:
+    """What builds the model, once the framework's groups are joined. Collective.
 
-    The threads of each gloo group have stacks of 8 MiB, which RLIMIT_DATA counts although they
-    are never touched; a thread that cannot start there ends the process without an exception.
+    They are joined before memory is limited, for they are not the plan's. The threads of each
+    gloo group have stacks of 8 MiB, which RLIMIT_DATA counts although they are never touched; a
+    thread that cannot start there ends the process without an exception, or lets it wait.
+    DeepSpeed joins its own while it builds.
     """
-    if launch.training.backend is Backend.MEGATRON:
+    backend = launch.training.backend
+    if backend is Backend.MEGATRON:
         from runners.bench.megatron_groups import start_megatron_groups
 
         start_megatron_groups(launch, device)
-
-
-def _built(launch: LaunchFolder, device: torch.device) -> Training:
     if launch.training.reference is not None:
-        return _reference(launch, device)
-    match launch.training.backend:
+        return partial(_reference, launch, device)
+    match backend:
         case Backend.PYTORCH:
-            from runners.bench.pytorch_training import pytorch_training
+            from runners.bench.pytorch_training import pytorch_layout, pytorch_training
 
-            return pytorch_training(launch, device)
+            return partial(pytorch_training, launch, pytorch_layout(launch, device))
         case Backend.DEEPSPEED:
             from runners.bench.deepspeed_training import deepspeed_training
 
-            return deepspeed_training(launch, device)
+            return partial(deepspeed_training, launch, device)
         case Backend.MEGATRON:
             from runners.bench.megatron_training import megatron_training
 
-            return megatron_training(launch, device)
+            return partial(megatron_training, launch, device)
         case _:
-            assert_never(launch.training.backend)
+            assert_never(backend)
 
 
 def _reference(launch: LaunchFolder, device: torch.device) -> Training:

@@ -47,6 +47,8 @@ class RankReport:
     entered: dict[str, float] = field(default_factory=lambda: {Phase.START: time.time()})
     """When the rank went into each phase, in seconds since 1970."""
     status: str = "running"
+    memory: dict[str, Any] | None = None
+    """What it knew of its memory when its model's began to be counted."""
     error: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
 

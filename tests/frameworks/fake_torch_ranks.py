@@ -17,7 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from runners.backends.pytorch_native import pytorch_launch
 from runners.bench.launch_folder import LaunchFolder
-from runners.bench.pytorch_training import PytorchTraining, pytorch_training
+from runners.bench.pytorch_training import PytorchTraining, pytorch_layout, pytorch_training
 from tests.tiny_job import tiny_workload
 from tuner.cluster import Cluster
 from tuner.launch import Measurement
@@ -78,7 +78,7 @@ def launch_folder(
 
 def built(launch: LaunchFolder) -> PytorchTraining:
     """The training of these files on this rank, as the bench builds it."""
-    training = pytorch_training(launch, torch.device("cpu"))
+    training = pytorch_training(launch, pytorch_layout(launch, torch.device("cpu")))
     for model in training._models:
         if isinstance(model, DistributedDataParallel):
             # DDP wants its all-reduce's result, which the fake group does not give.

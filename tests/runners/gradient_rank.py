@@ -14,14 +14,15 @@ def write_gradient_norms(launch: Path, folder: Path, rank: int, env: dict[str, s
     from torch.distributed.tensor import DTensor
 
     from runners.bench.launch_folder import LaunchFolder
-    from runners.bench.pytorch_training import pytorch_training
+    from runners.bench.pytorch_training import pytorch_layout, pytorch_training
     from runners.bench.ranks import RankPlace, rank_device, start_process_group
 
     torch.set_num_threads(1)
     place = RankPlace.from_environment()
     device = rank_device(place)
     start_process_group(place, device)
-    training = pytorch_training(LaunchFolder.read(launch), device)
+    files = LaunchFolder.read(launch)
+    training = pytorch_training(files, pytorch_layout(files, device))
     training._accumulate(0)
     norms = {}
     for model in training._models:

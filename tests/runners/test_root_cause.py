@@ -52,8 +52,16 @@ def raised(
     return RankEnd(rank=rank, report=report, exit_code=1, ended_at=at + 0.1)
 
 
-def died(code: int, log: str = "", *, rank: int = 0, at: float = 10.0, **more: Any) -> RankEnd:
-    report = {"phase": "steps", "status": "running"}
+def died(
+    code: int,
+    log: str = "",
+    *,
+    rank: int = 0,
+    at: float = 10.0,
+    memory: dict[str, Any] | None = None,
+    **more: Any,
+) -> RankEnd:
+    report = {"phase": "steps", "status": "running", "memory": memory}
     return RankEnd(rank=rank, report=report, exit_code=code, log_tail=log, ended_at=at, **more)
 
 
@@ -104,6 +112,7 @@ NCCL_PEER_AS_INTERNAL = NCCL_ERROR.format(
 CUBLAS = "CUDA error: {} when calling `cublasCreate(handle)`"
 THREAD = "can't start new thread"
 TERMINATE = "terminate called after throwing an instance of '{}'\n  what():  {}\n"
+NAMELESS = "terminate called without an active exception\n"
 CPP_FRAMES = (
     "Exception raised from alloc_cpu at /pytorch/c10/core/impl/alloc_cpu.cpp:128 (most recent "
     "call first):\nframe #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96\n"
@@ -182,6 +191,7 @@ OUT_OF_MEMORY = {
     ),
     "OpenMP": died(1, "\nlibgomp: Thread creation failed: Resource temporarily unavailable\n"),
     "glibc": died(-signal.SIGABRT, "cannot allocate memory for thread-local data: ABORT\n"),
+    "a library's threads under a limit": died(-signal.SIGABRT, NAMELESS, memory=LIMITED_CPU),
     "the kernel": died(-signal.SIGKILL, oom_killer="the memory of the machine was full"),
     "the kernel, as a shell reports it": died(
         137, oom_killer="the memory limit of its container (cgroup) was reached"
@@ -210,6 +220,8 @@ NOT_OUT_OF_MEMORY = {
     "too many threads without a limit": raised(RUNTIME, THREAD, memory=HALF_EMPTY),
     "a file": raised(("FileNotFoundError", "OSError"), "[Errno 2] No such file", errno=2),
     "a segmentation fault": died(-signal.SIGSEGV, "set PYTORCH_ALLOC_CONF to avoid out of memory"),
+    "threads left behind without a limit": died(-signal.SIGABRT, NAMELESS, memory=HALF_EMPTY),
+    "threads left behind before the model": died(-signal.SIGABRT, NAMELESS),
     "kill -9": died(-signal.SIGKILL, "CUDA out of memory was foreseen"),
     "a machine that kills another process": died(-signal.SIGSEGV, oom_killer="full"),
 }
