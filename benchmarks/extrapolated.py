@@ -190,10 +190,10 @@ def by_short_steps(kinds: Sequence[BothKinds]) -> tuple[int, float, int]:
     return winner, spent_s * NUM_RANKS, len(finals.runs)
 
 
-def extrapolated(num_rounds: int) -> dict[str, Any]:
-    """Errors of the step time, and what studies of these plans would have cost."""
+def extrapolated(num_rounds: int, only: Sequence[int] = ()) -> dict[str, Any]:
+    """Errors of the step time, and what studies of these plans (all, or some) would have cost."""
     kinds = []
-    for knobs in PLANS:
+    for knobs in [PLANS[number] for number in only] or PLANS:
         kinds.append(both_kinds(knobs, num_rounds))
         row = {name: value for name, value in _row(kinds[-1]).items() if name != "times"}
         print(json.dumps(row), file=sys.stderr, flush=True)

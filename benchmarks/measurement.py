@@ -306,10 +306,10 @@ def layouts() -> dict[str, Any]:
     }
 
 
-def _extrapolated(num_rounds: int, earlier: Path | None) -> dict[str, Any]:
+def _extrapolated(num_rounds: int, only: list[int], earlier: Path | None) -> dict[str, Any]:
     from benchmarks.extrapolated import documented, extrapolated, recorded
 
-    return extrapolated(num_rounds) if earlier is None else documented(recorded(earlier))
+    return extrapolated(num_rounds, only) if earlier is None else documented(recorded(earlier))
 
 
 def main() -> None:
@@ -318,13 +318,18 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=0, help="studies (30) or rounds (3, 76)")
     parser.add_argument("--first-seed", type=int, default=0, help="of the simulated studies")
     parser.add_argument("--recorded", type=Path, help="what extrapolated printed, judged again")
+    parser.add_argument(
+        "--only", type=int, nargs="+", default=[], help="plans of extrapolated, by number"
+    )
     options = parser.parse_args()
     began = time.perf_counter()
     parts = {
         "simulated": lambda: simulated(options.repeats or 30, options.first_seed),
         "load": lambda: load(options.repeats or 3),
         "layouts": layouts,
-        "extrapolated": lambda: _extrapolated(options.repeats or 76, options.recorded),
+        "extrapolated": lambda: _extrapolated(
+            options.repeats or 76, options.only, options.recorded
+        ),
     }
     document = parts[options.part]()
     print(json.dumps(document | {"took_s": time.perf_counter() - began}, indent=2))
