@@ -197,8 +197,7 @@ def steps_needed(times_s: Sequence[float], rule: StepsRule) -> int:
         rule: what is enough.
     """
     values = np.asarray(times_s, dtype=np.float64)
-    scatter = _spread(values) / float(np.median(values))
-    scatter *= _unsure(len(values) - 1)
+    scatter = _spread(values) * _unsure(len(values) - 1) / float(np.median(values))
     root = _NORMAL[0.95] * _MEDIAN_OVER_MEAN * scatter / rule.relative_half_width
     return round(min(rule.max_steps, max(rule.steps, root**2)))
 
@@ -305,8 +304,8 @@ def _median_interval(
         return median, median
     reach = _NORMAL[confidence] * 0.5 / math.sqrt(effective)
     if effective < _FEW or reach > 0.5 - 0.5 / n:
-        spread = _spread(values)
-        factor = _student_factor(_MEDIAN_OVER_MEAN * spread / median, effective, confidence)
+        scatter = _MEDIAN_OVER_MEAN * _spread(values) / median
+        factor = _student_factor(scatter, effective, confidence)
         return median / factor, median * factor
     ordered = np.sort(values)
     rank = max(0, math.floor(n * (0.5 - reach) - 0.5))

@@ -76,7 +76,7 @@ def test_a_plan_is_measured_and_the_folder_says_how_it_ran(
 def test_a_limit_that_is_too_small_for_the_plan_is_out_of_memory(
     runner: LocalRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Backend
 ) -> None:
-    """With PyTorch its threads already do not fit."""
+    """The threads of process groups would not even fit; those are not the plan's."""
     monkeypatch.setattr(runner, "measurement", replace(MEASUREMENT, memory_limit_bytes=2**20))
     out = runner.run(replace(PLAN, backend=backend), tmp_path / "0", lambda _: None)
     assert isinstance(out, OutOfMemory)
