@@ -70,12 +70,12 @@ class RankEnd:
     @property
     def kind(self) -> FailureKind:
         """What kind of failure its own words are; who was killed had no time for any."""
+        memory = self.report.get("memory") if self.report else None
         if self.error is not None:
             chain = tuple(Raised.from_record(record) for record in self.error["chain"])
-            return failure_kind(chain, self.error.get("memory"))
+            return failure_kind(chain, self.error.get("memory") or memory)
         if self.stopped_at is not None or self.signal_number in _FROM_OUTSIDE:
             return FailureKind.OWN
-        memory = self.report.get("memory") if self.report else None
         return failure_kind(last_words(self.log_tail), memory)
 
     @property

@@ -36,7 +36,8 @@ class _When(StrEnum):
     NEARLY_FULL = "nearly_full"
     """The device has next to nothing left."""
     LIMITED = "limited"
-    """A CPU rank whose memory is limited: threads without memory for their stacks."""
+    """A CPU rank whose memory is limited: threads without memory for their stacks, and extensions
+    that fail without saying why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,8 @@ _MEMORY_WORDS: tuple[tuple[str, str, _When], ...] = (
     (_RUNTIME, "CUDNN_STATUS_INTERNAL_ERROR", _When.NEARLY_FULL),
     (_RUNTIME, "can't start new thread", _When.LIMITED),
     (_RUNTIME, "Resource temporarily unavailable", _When.LIMITED),
+    ("SystemError", "without setting an exception", _When.LIMITED),
+    ("SystemError", "error return without exception set", _When.LIMITED),
     (BELOW_PYTHON, "Cannot allocate memory", _When.ALWAYS),
     (BELOW_PYTHON, "cannot allocate memory", _When.ALWAYS),
     (BELOW_PYTHON, "Out of memory", _When.ALWAYS),

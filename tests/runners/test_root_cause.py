@@ -17,6 +17,7 @@ from runners.diagnosis import RankEnd, outcome_of_ranks
 from tuner.outcome import Failed, Outcome, OutOfMemory, Phase
 
 RUNTIME = ("RuntimeError", "Exception", "BaseException", "object")
+SYSTEM = ("SystemError", "Exception", "BaseException", "object")
 NCCL = ("torch.distributed.DistBackendError", "torch.distributed.DistError", *RUNTIME)
 ASYNC_NOTE = (
     "\nSearch for `cudaErrorMemoryAllocation' in https://docs.nvidia.com/cuda for more "
@@ -110,6 +111,7 @@ NCCL_PEER_AS_INTERNAL = NCCL_ERROR.format(
     last="Socket recv failed while polling for opId=0x55a51966cc80",
 )
 CUBLAS = "CUDA error: {} when calling `cublasCreate(handle)`"
+NO_EXCEPTION = "<function for_model at 0x7f38> returned NULL without setting an exception"
 THREAD = "can't start new thread"
 TERMINATE = "terminate called after throwing an instance of '{}'\n  what():  {}\n"
 NAMELESS = "terminate called without an active exception\n"
@@ -158,6 +160,10 @@ OUT_OF_MEMORY = {
         ("OSError", "Exception"), "[Errno 12] Cannot allocate memory", errno=12
     ),
     "a thread's stack under a limit": raised(RUNTIME, THREAD, memory=LIMITED_CPU),
+    "an extension under a limit": raised(SYSTEM, NO_EXCEPTION, memory=LIMITED_CPU),
+    "Python itself under a limit": raised(
+        SYSTEM, "error return without exception set", memory=LIMITED_CPU
+    ),
     "an error raised while handling it": raised(
         RUNTIME, "the backward of stage 1 failed", context=(("torch.OutOfMemoryError",), TORCH_OOM)
     ),
@@ -218,6 +224,7 @@ NOT_OUT_OF_MEMORY = {
     ),
     "NCCL with memory left": raised(NCCL, NCCL_VAGUE, memory=HALF_EMPTY),
     "too many threads without a limit": raised(RUNTIME, THREAD, memory=HALF_EMPTY),
+    "a faulty extension without a limit": raised(SYSTEM, NO_EXCEPTION, memory=HALF_EMPTY),
     "a file": raised(("FileNotFoundError", "OSError"), "[Errno 2] No such file", errno=2),
     "a segmentation fault": died(-signal.SIGSEGV, "set PYTORCH_ALLOC_CONF to avoid out of memory"),
     "threads left behind without a limit": died(-signal.SIGABRT, NAMELESS, memory=HALF_EMPTY),
