@@ -17,14 +17,13 @@ from tuner.step_statistics import (
     extrapolated_statistics,
     first_counted,
     is_slower,
-    steps_needed,
 )
 
 _FEWEST_PAIRS = 3
 """Behind the warm-up; fewer say nothing of their scatter."""
 _SHARE = 0.18
-"""Of the time that a full measurement would take at this noise, short ones may take so much: a
-fifth with the full steps of who leads then."""
+"""Of the time that full steps may take at most, short ones may take so much where noise stays too
+large for them: a fifth with the full steps of who leads then."""
 _WIDER = 2.0
 """Their interval need not be as narrow: who is near the best is measured again with full steps."""
 _HIGH_SHARE = 1 / 8
@@ -99,8 +98,7 @@ def short_steps_end(
     known = extrapolated_statistics(counted, 0.99)
     if known.relative_half_width <= _WIDER * rule.relative_half_width:
         return StepsEnd.PRECISE, start
-    full_steps = rule.warmup_steps + steps_needed([high_s for _, high_s in pairs[start:]], rule)
-    full_s = full_steps * known.level_s
+    full_s = (rule.warmup_steps + rule.max_steps) * known.level_s
     if sum(low_s + high_s for low_s, high_s in pairs) < _SHARE * min(full_s, rule.time_s):
         return None
     return StepsEnd.MAX_STEPS if full_s <= rule.time_s else StepsEnd.TIME, start

@@ -189,19 +189,6 @@ def first_counted(times_s: Sequence[float], rule: StepsRule) -> int:
     return min(settled, rule.max_warmup_steps)
 
 
-def steps_needed(times_s: Sequence[float], rule: StepsRule) -> int:
-    """How many steps of this scatter the rule would count, were they independent.
-
-    Args:
-        times_s: of a few settled steps.
-        rule: what is enough.
-    """
-    values = np.asarray(times_s, dtype=np.float64)
-    scatter = _spread(values) * _unsure(len(values) - 1) / float(np.median(values))
-    root = _NORMAL[0.95] * _MEDIAN_OVER_MEAN * scatter / rule.relative_half_width
-    return round(min(rule.max_steps, max(rule.steps, root**2)))
-
-
 def is_slower(
     counted: Sequence[float],
     rule: StepsRule,

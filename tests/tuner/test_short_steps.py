@@ -111,14 +111,19 @@ def spent_s(num: int, noise: float) -> float:
     return sum(sum(pair) for pair in pairs(num, noise=noise, once_s=0.1))
 
 
-def test_noisy_steps_end_at_a_share_of_the_full_steps_that_their_scatter_asks_for() -> None:
-    """Of the most full steps: scatter like this is never measured narrowly."""
+def test_steps_that_stay_noisy_end_at_a_share_of_the_most_full_steps() -> None:
     why, start, num = ended(noise=0.3, once_s=0.1)
     assert why is StepsEnd.MAX_STEPS
     assert start <= 4
     counted = [SHORT.full_step_s(*pair) for pair in pairs(num, noise=0.3, once_s=0.1)[start:]]
     limit_s = (1 + 25) * 0.18 * extrapolated_statistics(counted).level_s
-    assert spent_s(num, 0.3) >= limit_s > (1 + 5) * 0.18 * 32.1
+    assert spent_s(num - 1, 0.3) < 1.1 * limit_s
+    assert spent_s(num, 0.3) >= limit_s
+
+
+def test_longer_steps_that_are_alike_by_luck_do_not_end_a_noisy_trial() -> None:
+    alike = [(0.9, 4.0), (1.4, 4.01), (1.1, 3.99)] * 2
+    assert short_steps_end([(9.0, 12.0), *alike], SHORT, RULE) is None
 
 
 def test_short_steps_take_a_share_of_the_time_that_full_ones_may_take() -> None:

@@ -16,7 +16,6 @@ from tuner.step_statistics import (
     settled_from,
     step_statistics,
     steps_end,
-    steps_needed,
 )
 
 RULE = StepsRule(warmup_steps=1, steps=5, max_steps=20, relative_half_width=0.03)
@@ -152,14 +151,8 @@ def test_a_mean_leaves_out_a_step_far_from_all_others() -> None:
     assert known.level_s == pytest.approx(1.004)
 
 
-@pytest.mark.parametrize(("sigma", "steps"), [(0.0, 5), (0.02, 5), (0.06, 36), (0.5, 100)])
-def test_steps_of_more_scatter_need_more(sigma: float, steps: int) -> None:
-    rule = replace(RULE, max_steps=100)
-    assert steps_needed(noisy(2000, sigma).tolist(), rule) == pytest.approx(steps, rel=0.1)
-
-
 def test_of_three_steps_two_alike_by_luck_do_not_hide_the_scatter() -> None:
-    assert steps_needed([1.0, 1.001, 1.12], RULE) == RULE.max_steps
+    assert step_statistics([1.0, 1.001, 1.12]).relative_half_width > 0.15
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
