@@ -24,7 +24,6 @@ from tuner.plan import ParallelPlan
 from tuner.short_steps import ShortSteps, short_steps_end
 from tuner.step_statistics import (
     StepsRule,
-    extrapolated_statistics,
     first_counted,
     step_statistics,
     steps_end,
@@ -113,8 +112,7 @@ class BothKinds:
 
 
 def _outcome(times_s: Sequence[float], source: Source) -> Measured:
-    statistics = extrapolated_statistics if source is Source.EXTRAPOLATED else step_statistics
-    known = statistics(times_s)
+    known = step_statistics(times_s)
     return Measured(
         step_times_s=tuple(times_s),
         step_time_s=known.level_s,

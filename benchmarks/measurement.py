@@ -37,7 +37,7 @@ NOISE, CORRELATION, RUN_NOISE = 0.08, 0.2, 0.005
 
 
 class SimulatedSteps:
-    """Step times of a plan whose true step time is known."""
+    """Step times of a plan whose true step time, their mean, is known."""
 
     def __init__(self, true_s: float, rng: np.random.Generator) -> None:
         self._rng, self._last = rng, float(rng.normal())
@@ -48,7 +48,7 @@ class SimulatedSteps:
         fresh = math.sqrt(1 - CORRELATION**2) * float(self._rng.normal())
         self._last = CORRELATION * self._last + fresh
         slow = self._slow.pop(0) if self._slow else 1.0
-        return self._level_s * slow * math.exp(NOISE * self._last)
+        return self._level_s * slow * math.exp(NOISE * self._last - NOISE**2 / 2)
 
 
 def simulated_trial(

@@ -79,7 +79,7 @@ def best_readme(
     how = {
         Source.SIMULATED: "These numbers are simulated: the cost model said so, nothing was "
         "started.",
-        Source.MEASURED: f"Measured in {run_words(best)}: the median of "
+        Source.MEASURED: f"Measured in {run_words(best)}: the mean of "
         f"{len(measured.step_times_s)} whole optimizer steps, of the slowest rank.",
         Source.EXTRAPOLATED: f"Extrapolated in trial {best.number}, from steps of few "
         "micro-batches.",

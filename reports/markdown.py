@@ -265,9 +265,9 @@ def _numbers(summary: Summary) -> list[str]:
     return [
         *lines,
         f"{what} and memory peaks here are measured: real optimizer steps, each "
-        "from barrier to barrier and as long as on its slowest rank; the median after the "
-        "warm-up, with the 95 % interval of that median; memory at the peak of the fullest rank. "
-        f"{_predicted_words(summary)}",
+        "from barrier to barrier and as long as on its slowest rank; the mean after the "
+        "warm-up, without outliers, with its 95 % interval; memory at the peak of the fullest "
+        f"rank. {_predicted_words(summary)}",
     ]
 
 

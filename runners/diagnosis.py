@@ -12,7 +12,7 @@ from runners.failure_kinds import FailureKind, Raised, failure_kind
 from runners.interference import disturbances
 from runners.last_words import last_words
 from tuner.outcome import Failed, Measured, Outcome, OutOfMemory, Phase, Source, StepsEnd, TimedOut
-from tuner.step_statistics import extrapolated_statistics, step_statistics
+from tuner.step_statistics import step_statistics
 
 _SHELL_SIGNAL = 128
 """What a shell or a container adds to the signal that ended a process: 137 is SIGKILL."""
@@ -128,7 +128,7 @@ def _measured(ends: Sequence[RankEnd]) -> Measured:
     first = results[0]
     times = tuple(first["step_times_s"])
     short = first.get("short_steps")
-    known = extrapolated_statistics(times) if short else step_statistics(times)
+    known = step_statistics(times)
     peaks = tuple(int(result["peak_memory_bytes"]) for result in results)
     return Measured(
         step_times_s=times,

@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 import numpy as np
 
 from tuner.launch import Measurement
 from tuner.outcome import Measured, Outcome, Source
 from tuner.plan import ParallelPlan
-from tuner.step_statistics import MOST_DEGREES, student_quantile
+from tuner.step_statistics import student_quantile, student_tail
 from tuner.trial import Trial
 
 MIN_ROUNDS = 2
@@ -31,7 +30,7 @@ _FIRST_ROUND, _SECOND_ROUND = 4, 2
 _EQUAL_RELATIVE = 0.005
 """Of plans that cannot be told apart and are this close, the one that needs less is better."""
 _CONFIDENCE = 0.95
-_MEDIAN_INTERVAL_Z = 1.96
+_INTERVAL_Z = 1.96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,11 +267,7 @@ def _scatter(runs: dict[int, dict[int, Measured]]) -> tuple[float, float]:
 
 def _own_variance(measured: Measured) -> float:
     low, high = measured.step_time_ci_s
-    return ((high - low) / (2 * _MEDIAN_INTERVAL_Z * measured.step_time_s)) ** 2
-
-
-def _quantile(degrees: float) -> float:
-    return 2.0 if degrees > MOST_DEGREES else student_quantile(int(degrees))
+    return ((high - low) / (2 * _INTERVAL_Z * measured.step_time_s)) ** 2
 
 
 def _simultaneous(degrees: float, num_plans: int) -> float:
@@ -283,15 +278,9 @@ def _simultaneous(degrees: float, num_plans: int) -> float:
     freedom the ratio of two quantiles follows from Cornish and Fisher's expansion.
     """
     one, all_of_them = (
-        _student_tail(1 - (1 - _CONFIDENCE) / (2 * number), degrees) for number in (1, num_plans)
+        student_tail(1 - (1 - _CONFIDENCE) / (2 * number), degrees) for number in (1, num_plans)
     )
-    return _quantile(degrees) * all_of_them / one
-
-
-def _student_tail(probability: float, degrees: float) -> float:
-    z = NormalDist().inv_cdf(probability)
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / degrees + second / degrees**2
+    return student_quantile(degrees) * all_of_them / one
 
 
 def _together(runs: dict[int, Measured], scatter: float, quantile: float) -> Measured:
@@ -320,5 +309,5 @@ def _behind(
     difference = float(
         np.mean([math.log(runs[r].step_time_s / fastest[r].step_time_s) for r in common])
     )
-    half = _quantile(degrees) * scatter * math.sqrt(2 / len(common))
+    half = student_quantile(degrees) * scatter * math.sqrt(2 / len(common))
     return math.expm1(difference - half), math.expm1(difference + half)

@@ -60,9 +60,9 @@ class Measured:
 
     step_times_s: tuple[Amount, ...]
     step_time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Median of the steps after warm-up."""
+    """Mean of the steps after warm-up, without outliers."""
     step_time_ci_s: tuple[Amount, Amount]
-    """95 % interval of the median."""
+    """95 % interval of the mean."""
     tokens_per_s: Amount
     peak_memory_bytes: Count
     """Of the fullest rank."""
@@ -74,7 +74,7 @@ class Measured:
     warmup_times_s: tuple[Amount, ...] = ()
     """Steps that do not count: times had not settled yet."""
     outlier_steps: tuple[Count, ...] = ()
-    """Indices in ``step_times_s`` far from the others; they count, the median bears them."""
+    """Indices in ``step_times_s`` far from the others, which the mean leaves out."""
     steps_end: StepsEnd = StepsEnd.FIXED
     memory_growth_bytes: int = 0
     """Of the peak, from the second optimizer step on, on the rank where it grew most."""

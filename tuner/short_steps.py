@@ -14,9 +14,9 @@ from tuner.outcome import StepsEnd
 from tuner.plan import ParallelPlan
 from tuner.step_statistics import (
     StepsRule,
-    extrapolated_statistics,
     first_counted,
     is_slower,
+    step_statistics,
 )
 
 _FEWEST_PAIRS = 3
@@ -92,10 +92,10 @@ def short_steps_end(
     counted = [short.full_step_s(low_s, high_s) for low_s, high_s in pairs[start:]]
     if len(counted) < _FEWEST_PAIRS:
         return None
-    if is_slower(counted, rule, extrapolated_statistics):
+    if is_slower(counted, rule):
         return StepsEnd.SLOWER, start
     # The interval is looked at after each pair, hence 99 %: of few, some are alike by luck.
-    known = extrapolated_statistics(counted, 0.99)
+    known = step_statistics(counted, 0.99)
     if known.relative_half_width <= _WIDER * rule.relative_half_width:
         return StepsEnd.PRECISE, start
     full_s = (rule.warmup_steps + rule.max_steps) * known.level_s

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +26,13 @@ _LONG, _LONG_STRIDE = 60, 10
 _OUTLIER_Z = 5.0
 _OUTLIER_RELATIVE = 0.1
 _FEW = 6
-"""Order statistics of fewer steps cannot bound the median with 95 % confidence."""
-_NORMAL = {0.95: 1.960, 0.99: 2.576}
+"""Of fewer steps nothing can be said of how neighbours resemble each other."""
+_NORMAL_99 = 2.576
 _STUDENT = {
     0.95: (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     0.99: (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169),
 }
 """Two-sided Student quantiles for 1, 2, ... degrees of freedom."""
-MOST_DEGREES = 10
-"""Of freedom, that the table has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +40,11 @@ class StepStatistics:
     """What is known of the step time from these steps."""
 
     level_s: float
-    """The median; of extrapolated steps the mean."""
+    """The mean, without outliers."""
     interval_s: tuple[float, float]
     """95 % interval of the level."""
     outliers: tuple[int, ...]
-    """Indices of steps far from all others; a median bears them, a mean leaves them out."""
+    """Indices of steps far from all others, which the mean leaves out."""
     effective_steps: float
     """As many independent steps would tell as much; neighbours that resemble each other tell
     less."""
@@ -80,9 +79,19 @@ class StepsRule:
         return self.warmup_steps + self.max_steps // 2
 
 
-def student_quantile(degrees: int, confidence: float = 0.95) -> float:
-    """Two-sided, for at least 1 degree of freedom; for more than the table has, its last."""
-    return _STUDENT[confidence][max(1, min(MOST_DEGREES, degrees)) - 1]
+def student_quantile(degrees: float, confidence: float = 0.95) -> float:
+    """Two-sided, of 0.95 or 0.99; for less than 1 degree of freedom as for 1."""
+    known = _STUDENT[confidence]
+    if degrees > len(known):
+        return student_tail((1 + confidence) / 2, degrees)
+    return known[max(1, int(degrees)) - 1]
+
+
+def student_tail(probability: float, degrees: float) -> float:
+    """One-sided, by Cornish and Fisher's expansion: right to 0.5 % from 11 degrees on."""
+    z = NormalDist().inv_cdf(probability)
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    return z + first / degrees + second / degrees**2
 
 
 def settled_from(times_s: Sequence[float]) -> int:
@@ -101,29 +110,15 @@ def settled_from(times_s: Sequence[float]) -> int:
 
 
 def step_statistics(times_s: Sequence[float], confidence: float = 0.95) -> StepStatistics:
-    """Median, interval, outliers of settled steps.
+    """Mean, interval, outliers of settled steps; or of what short steps say of full ones.
+
+    A training of many steps takes their mean each, and no other level is linear: whether a slow
+    micro-batch falls into a short step or a full one, it adds as much to the mean. A median would
+    leave it out of the short ones, which seldom have it, and set plans that were extrapolated
+    against others by another measure.
 
     Raises:
         ValueError: there are none, or one is not a positive finite number.
-    """
-    values = _checked(times_s)
-    effective = effective_steps(values)
-    return StepStatistics(
-        level_s=float(np.median(values)),
-        interval_s=_median_interval(values, effective, confidence),
-        outliers=_outliers(values),
-        effective_steps=effective,
-    )
-
-
-def extrapolated_statistics(times_s: Sequence[float], confidence: float = 0.95) -> StepStatistics:
-    """Mean, interval, outliers of what short steps say of full ones.
-
-    Noise is skewed: a few micro-batches are much slower than the rest. Every full step has its
-    share of them, few short ones do, so that the median of these is too low.
-
-    Raises:
-        ValueError: as of ``step_statistics``.
     """
     values = _checked(times_s)
     outliers = _outliers(values)
@@ -189,18 +184,14 @@ def first_counted(times_s: Sequence[float], rule: StepsRule) -> int:
     return min(settled, rule.max_warmup_steps)
 
 
-def is_slower(
-    counted: Sequence[float],
-    rule: StepsRule,
-    statistics: Callable[[Sequence[float], float], StepStatistics] = step_statistics,
-) -> bool:
+def is_slower(counted: Sequence[float], rule: StepsRule) -> bool:
     """Whether these steps are slower than the incumbent for certain.
 
     The interval is looked at after each step, hence 99 %; the warm-up must be over.
     """
     if rule.incumbent_step_time_s is None:
         return False
-    return statistics(counted, 0.99).interval_s[0] > rule.incumbent_step_time_s
+    return step_statistics(counted, 0.99).interval_s[0] > rule.incumbent_step_time_s
 
 
 def _checked(times_s: Sequence[float]) -> NDArray[np.float64]:
@@ -220,11 +211,6 @@ def _scale(values: NDArray[np.float64]) -> float:
     """Robust standard deviation; never 0 for numbers that differ."""
     spread = float(np.median(np.abs(values - np.median(values)))) * _MAD_TO_SIGMA
     return spread or float(np.std(values))
-
-
-def _spread(values: NDArray[np.float64]) -> float:
-    """Standard deviation; robust where there are enough, for of few some are alike by luck."""
-    return float(np.std(values, ddof=1)) if len(values) < _FEW else _scale(values)
 
 
 def _change(values: list[float]) -> int:
@@ -256,7 +242,7 @@ def _residual_scale(residuals: list[float]) -> float:
 
 def _unsure(degrees: int) -> float:
     """So many times larger may a scatter be that is known with these degrees of freedom."""
-    return student_quantile(degrees, 0.99) / _NORMAL[0.99]
+    return student_quantile(degrees, 0.99) / _NORMAL_99
 
 
 def _median(values: list[float]) -> float:
@@ -280,20 +266,3 @@ def _student_factor(scatter: float, effective: float, confidence: float) -> floa
     """
     quantile = student_quantile(int(effective) - 1, confidence)
     return math.exp(quantile * scatter / math.sqrt(effective))
-
-
-def _median_interval(
-    values: NDArray[np.float64], effective: float, confidence: float
-) -> tuple[float, float]:
-    """By order statistics, as if there were so many independent steps; of few, by Student."""
-    median, n = float(np.median(values)), len(values)
-    if n == 1:
-        return median, median
-    reach = _NORMAL[confidence] * 0.5 / math.sqrt(effective)
-    if effective < _FEW or reach > 0.5 - 0.5 / n:
-        scatter = _MEDIAN_OVER_MEAN * _spread(values) / median
-        factor = _student_factor(scatter, effective, confidence)
-        return median / factor, median * factor
-    ordered = np.sort(values)
-    rank = max(0, math.floor(n * (0.5 - reach) - 0.5))
-    return float(ordered[rank]), float(ordered[n - 1 - rank])

@@ -24,6 +24,7 @@ from runners.bench.training import Training
 from tuner.framework_settings.table import unfollowed
 from tuner.outcome import Phase
 from tuner.plan import Backend
+from tuner.step_statistics import step_statistics
 
 
 def run_rank(launch_path: Path, results: Path | None) -> int:
@@ -167,11 +168,11 @@ def _unseen_bytes(launch: LaunchFolder, training: Training) -> int:
 
 def _print_summary(result: dict[str, Any]) -> None:
     """One line for a launch by hand; the report file holds everything."""
-    times = sorted(result["step_times_s"])
-    median_s = times[len(times) // 2]
-    tokens_per_s = result["tokens_per_step"] / median_s
+    times = result["step_times_s"]
+    step_time_s = step_statistics(times).level_s
+    tokens_per_s = result["tokens_per_step"] / step_time_s
     print(  # noqa: T201  # what torchrun shows to a person
-        f"paratune bench: step_time_s={median_s:.4f} (median of {len(times)}) "
+        f"paratune bench: step_time_s={step_time_s:.4f} (mean of {len(times)}) "
         f"tokens_per_s={tokens_per_s:.1f} peak_memory_bytes={result['peak_memory_bytes']} "
         f"loss={result['losses'][0]:.4f}->{result['losses'][-1]:.4f}",
         flush=True,

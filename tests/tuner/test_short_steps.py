@@ -18,7 +18,7 @@ from tuner.job import read_job
 from tuner.outcome import StepsEnd
 from tuner.plan import Backend, ParallelPlan
 from tuner.short_steps import ShortSteps, short_steps_end, short_steps_for
-from tuner.step_statistics import StepsRule, extrapolated_statistics
+from tuner.step_statistics import StepsRule, step_statistics
 
 RULE = StepsRule(warmup_steps=1, steps=5, max_steps=25, relative_half_width=0.02)
 SHORT = ShortSteps(low=1, high=4, full=32)
@@ -116,7 +116,7 @@ def test_steps_that_stay_noisy_end_at_a_share_of_the_most_full_steps() -> None:
     assert why is StepsEnd.MAX_STEPS
     assert start <= 4
     counted = [SHORT.full_step_s(*pair) for pair in pairs(num, noise=0.3, once_s=0.1)[start:]]
-    limit_s = (1 + 25) * 0.18 * extrapolated_statistics(counted).level_s
+    limit_s = (1 + 25) * 0.18 * step_statistics(counted).level_s
     assert spent_s(num - 1, 0.3) < 1.1 * limit_s
     assert spent_s(num, 0.3) >= limit_s
 

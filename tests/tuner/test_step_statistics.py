@@ -1,4 +1,4 @@
-"""What is said of step times: settled, median, interval, outliers, and when it is enough."""
+"""What is said of step times: settled, mean, interval, outliers, and when it is enough."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from tuner.outcome import StepsEnd
 from tuner.step_statistics import (
     StepsRule,
-    extrapolated_statistics,
     settled_from,
     step_statistics,
     steps_end,
+    student_quantile,
 )
 
 RULE = StepsRule(warmup_steps=1, steps=5, max_steps=20, relative_half_width=0.03)
@@ -66,8 +66,26 @@ def test_nine_in_ten_intervals_at_least_hold_the_truth(number: int) -> None:
     hits = 0
     for seed in range(200):
         low, high = step_statistics(list(noisy(number, 0.08, seed=seed))).interval_s
-        hits += low <= 1 <= high
-    assert hits >= 180
+        hits += low <= math.exp(0.08**2 / 2) <= high
+    assert 180 <= hits < 200
+
+
+@pytest.mark.parametrize(
+    ("degrees", "confidence", "quantile"),
+    [
+        (0, 0.95, 12.71),
+        (4, 0.95, 2.776),
+        (11, 0.95, 2.201),
+        (30, 0.95, 2.042),
+        (11, 0.99, 3.106),
+        (math.inf, 0.95, 1.96),
+        (math.inf, 0.99, 2.576),
+    ],
+)
+def test_students_quantiles_are_those_of_the_books(
+    degrees: float, confidence: float, quantile: float
+) -> None:
+    assert student_quantile(degrees, confidence) == pytest.approx(quantile, rel=0.005)
 
 
 def test_steps_that_resemble_their_neighbours_say_less() -> None:
@@ -116,7 +134,7 @@ def test_a_slow_warm_up_is_never_held_against_the_incumbent() -> None:
 
 
 def test_an_equal_of_the_incumbent_is_hardly_ever_ended_early() -> None:
-    rule = replace(RULE, incumbent_step_time_s=1.0)
+    rule = replace(RULE, incumbent_step_time_s=math.exp(0.05**2 / 2))
     ends = [stopped(noisy(60, 0.05, seed=seed), rule)[1] for seed in range(100)]
     assert ends.count(StepsEnd.SLOWER) <= 5
 
@@ -125,28 +143,20 @@ def test_time_that_is_up_ends_the_steps() -> None:
     assert stopped(noisy(30, 0.3), replace(RULE, time_s=3.5))[1] is StepsEnd.TIME
 
 
-def test_a_mean_of_skewed_short_steps_is_right_where_their_median_is_too_low() -> None:
+def test_short_steps_and_full_ones_of_skewed_noise_have_one_level() -> None:
     """One micro-batch in ten takes twice as long; a full step has many, a short one four."""
     rng = np.random.default_rng(0)
-    means, medians = [], []
-    for _ in range(200):
-        short = 1 + (rng.random((12, 4)) < 0.1).mean(axis=1)
-        means.append(extrapolated_statistics(short.tolist()).level_s)
-        medians.append(step_statistics(short.tolist()).level_s)
-    assert np.mean(means) == pytest.approx(1.1, abs=0.02)
-    assert np.mean(medians) < 1.07
-
-
-def test_nine_in_ten_intervals_of_a_mean_hold_the_truth() -> None:
-    held = []
-    for seed in range(200):
-        low, high = extrapolated_statistics(noisy(8, 0.1, seed=seed).tolist()).interval_s
-        held.append(low <= math.exp(0.1**2 / 2) <= high)
-    assert np.mean(held) > 0.9
+    levels = {}
+    for microbatches in (4, 32):
+        slow = rng.random((200, 12, microbatches)) < 0.1
+        steps = 1 + slow.mean(axis=2)
+        levels[microbatches] = np.mean([step_statistics(of.tolist()).level_s for of in steps])
+    assert levels[4] == pytest.approx(1.1, abs=0.015)
+    assert levels[32] == pytest.approx(1.1, abs=0.005)
 
 
 def test_a_mean_leaves_out_a_step_far_from_all_others() -> None:
-    known = extrapolated_statistics([1.0, 1.01, 0.99, 1.0, 1.02, 9.0])
+    known = step_statistics([1.0, 1.01, 0.99, 1.0, 1.02, 9.0])
     assert known.outliers == (5,)
     assert known.level_s == pytest.approx(1.004)
 
