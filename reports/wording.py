@@ -288,7 +288,7 @@ def doubt_words(measured: Measured) -> tuple[str, ...]:
     if measured.outlier_steps:
         doubts.append(
             f"{len(measured.outlier_steps)} of {len(measured.step_times_s)} steps lie far from the "
-            "others"
+            "others: the step time leaves them out"
         )
     if measured.steps_end is StepsEnd.SLOWER:
         doubts.append("ended early: slower than the best plan at that time for certain")
