@@ -114,6 +114,13 @@ def test_a_plan_whose_interval_overlaps_is_a_tie_and_one_too_wide_to_tell_is_cal
     assert not doubt_words(measured(1.0, spread=0.2))
 
 
+def test_steps_that_the_step_time_leaves_out_are_said() -> None:
+    one_far = replace(measured(1.0), step_times_s=(1.0, 1.0, 1.0, 9.0), outlier_steps=(3,))
+    assert doubt_words(one_far) == (
+        "1 of 4 steps lie far from the others: the step time leaves them out",
+    )
+
+
 def test_all_ties_are_named_or_counted_not_the_runner_up_alone() -> None:
     plans = [ParallelPlan(backend=Backend.PYTORCH, micro_batch=n + 1) for n in range(9)]
     tried = [trial(n, plan, measured(1.0 + n / 1000)) for n, plan in enumerate(plans[:8])]
