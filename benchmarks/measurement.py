@@ -315,7 +315,7 @@ def _extrapolated(num_rounds: int, only: list[int], earlier: Path | None) -> dic
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=("simulated", "load", "layouts", "extrapolated"))
-    parser.add_argument("--repeats", type=int, default=0, help="studies (30) or rounds (3, 76)")
+    parser.add_argument("--repeats", type=int, default=0, help="studies (30) or rounds (3, 160)")
     parser.add_argument("--first-seed", type=int, default=0, help="of the simulated studies")
     parser.add_argument("--recorded", type=Path, help="what extrapolated printed, judged again")
     parser.add_argument(
@@ -328,7 +328,7 @@ def main() -> None:
         "load": lambda: load(options.repeats or 3),
         "layouts": layouts,
         "extrapolated": lambda: _extrapolated(
-            options.repeats or 76, options.only, options.recorded
+            options.repeats or 160, options.only, options.recorded
         ),
     }
     document = parts[options.part]()
