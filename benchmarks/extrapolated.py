@@ -33,27 +33,25 @@ from tuner.trial import Trial
 NUM_RANKS = 2
 SHAPE = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 2048}
 """A full step takes seconds: of shorter ones a busy machine's noise leaves nothing to compare."""
-TIME_S = 140.0
+TIME_S = 240.0
 """Of the full steps of a plan, where that many do not take less: on a shared machine their times
 scatter by 12 %."""
 _PYTORCH, _DEEPSPEED, _MEGATRON = (
     {"backend": name, "precision": "fp32"} for name in ("pytorch", "deepspeed", "megatron")
 )
 PLANS: tuple[dict[str, Any], ...] = (
-    *({**_PYTORCH, "zero_stage": stage} for stage in range(4)),
-    *({**_PYTORCH, "zero_stage": stage, "micro_batch": 2} for stage in (0, 3)),
+    *({**_PYTORCH, "zero_stage": stage} for stage in (0, 2, 3)),
+    {**_PYTORCH, "micro_batch": 2},
     {**_PYTORCH, "recompute": "full"},
     {**_PYTORCH, "tp": 2, "micro_batch": 2},
     {**_PYTORCH, "tp": 2, "micro_batch": 4, "sequence_parallel": True},
     {**_PYTORCH, "pp": 2},
-    {**_PYTORCH, "pp": 2, "micro_batch": 2},
     {**_PYTORCH, "pp": 2, "vpp": 2, "micro_batch": 2},
-    *({**_DEEPSPEED, "zero_stage": stage} for stage in range(4)),
+    *({**_DEEPSPEED, "zero_stage": stage} for stage in (0, 2, 3)),
     {**_DEEPSPEED, "zero_stage": 1, "micro_batch": 2},
     {**_DEEPSPEED, "tp": 2, "micro_batch": 2},
     {**_DEEPSPEED, "pp": 2, "micro_batch": 2},
     {**_MEGATRON},
-    {**_MEGATRON, "micro_batch": 2},
     {**_MEGATRON, "zero_stage": 1},
     {**_MEGATRON, "tp": 2, "micro_batch": 2},
     {**_MEGATRON, "pp": 2, "micro_batch": 2},

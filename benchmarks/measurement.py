@@ -1,9 +1,10 @@
-"""How far measurements can be believed: ``measurement.py simulated|load|layouts|extrapolated``.
+"""How far measurements can be believed: ``measurement.py simulated|load|layouts|extrapolated|all``.
 
 simulated: repeated studies on a simulated cluster with 8 % noise from step to step;
 load: real trials of three CPU plans, with and without a competing load on the machine;
 extrapolated: short steps against full ones, in turns in the same ranks;
-layouts: right layouts and planted mistakes on real CPU ranks, held against one rank.
+layouts: right layouts and planted mistakes on real CPU ranks, held against one rank;
+all: one after the other, the quick ones first.
 Run from the root of a checkout: ``python -m benchmarks.measurement simulated``.
 """
 
@@ -30,6 +31,7 @@ from tuner.plan import Backend, ParallelPlan
 from tuner.step_statistics import StepsRule, step_statistics, steps_end
 from tuner.trial import Trial
 
+PARTS = ("simulated", "load", "layouts", "extrapolated")
 MEASUREMENT = Measurement(warmup_steps=1, steps=5, adaptive=AdaptiveSteps())
 """The defaults of a job file."""
 NOISE, CORRELATION, RUN_NOISE = 0.08, 0.2, 0.005
@@ -314,8 +316,8 @@ def _extrapolated(num_rounds: int, only: list[int], earlier: Path | None) -> dic
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("simulated", "load", "layouts", "extrapolated"))
-    parser.add_argument("--repeats", type=int, default=0, help="studies (30) or rounds (3, 76)")
+    parser.add_argument("part", choices=(*PARTS, "all"))
+    parser.add_argument("--repeats", type=int, default=0, help="studies (30) or rounds (3, 160)")
     parser.add_argument("--first-seed", type=int, default=0, help="of the simulated studies")
     parser.add_argument("--recorded", type=Path, help="what extrapolated printed, judged again")
     parser.add_argument(
@@ -328,10 +330,15 @@ def main() -> None:
         "load": lambda: load(options.repeats or 3),
         "layouts": layouts,
         "extrapolated": lambda: _extrapolated(
-            options.repeats or 76, options.only, options.recorded
+            options.repeats or 160, options.only, options.recorded
         ),
     }
-    document = parts[options.part]()
+    if options.part == "all":
+        if options.repeats or options.only or options.recorded:
+            parser.error("--repeats, --only and --recorded are of one part; name it instead of all")
+        document = {part: parts[part]() for part in PARTS}
+    else:
+        document = parts[options.part]()
     print(json.dumps(document | {"took_s": time.perf_counter() - began}, indent=2))
 
 
