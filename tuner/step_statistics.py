@@ -169,7 +169,8 @@ def steps_end(times_s: Sequence[float], rule: StepsRule) -> tuple[StepsEnd, int]
     if len(counted) >= 3 and is_slower(counted, rule):
         return StepsEnd.SLOWER, start
     if len(counted) >= rule.steps:
-        if step_statistics(counted).relative_half_width <= rule.relative_half_width:
+        # The interval is looked at after each step, hence 99 %: of few, some are alike by luck.
+        if step_statistics(counted, 0.99).relative_half_width <= rule.relative_half_width:
             return StepsEnd.PRECISE, start
         if len(counted) >= rule.max_steps or late:
             return StepsEnd.MAX_STEPS, start
