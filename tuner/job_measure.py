@@ -28,10 +28,10 @@ class MeasureSection(Strict):
     max_steps: Annotated[int, Field(ge=2, le=MOST_COUNT, strict=True)] = 25
     """At most so many; equal to ``steps``: exactly so many, whatever they say."""
     precision: Annotated[float, Field(gt=0, lt=1)] = 0.02
-    """Half of the 95 % interval of the step time, as a part of it, that is narrow enough."""
+    """Half of the 99 % interval of the step time, as a part of it, that is narrow enough."""
     short_steps: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = "off"
     """auto: plans of many micro-batches a step run few and their step time is extrapolated, which
-    costs a fifth and was wrong by 3 % at the median, 26 % at most, on noisy CPU ranks; who leads by
+    costs a fifth and was wrong by 2 % at the median, 12 % at most, on noisy CPU ranks; who leads by
     that runs full steps."""
     finals: Annotated[int, Field(ge=0, le=MOST_COUNT, strict=True)] = 0
     """So many of the best are measured again, side by side, where noise leaves it open; 0 = none.

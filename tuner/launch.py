@@ -87,7 +87,7 @@ class AdaptiveSteps:
 
     max_steps: int = 25
     relative_half_width: float = 0.02
-    """Of the 95 % interval: narrower is not worth more steps."""
+    """Of the 99 % interval: narrower is not worth more steps."""
     time_s: float = 300.0
     """Once this long has gone into steps, those that there are must do."""
     incumbent_step_time_s: float | None = None

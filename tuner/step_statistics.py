@@ -31,6 +31,7 @@ _NORMAL_99 = 2.576
 _STUDENT = {
     0.95: (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     0.99: (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169),
+    0.999: (636.6, 31.60, 12.92, 8.610, 6.869, 5.959, 5.408, 5.041, 4.781, 4.587),
 }
 """Two-sided Student quantiles for 1, 2, ... degrees of freedom."""
 
@@ -67,7 +68,7 @@ class StepsRule:
     max_steps: int
     """Counted at most."""
     relative_half_width: float
-    """Of the 95 % interval; when it is this narrow, more steps are not worth their price."""
+    """Of the 99 % interval; when it is this narrow, more steps are not worth their price."""
     incumbent_step_time_s: float | None = None
     """Of the best plan so far."""
     time_s: float = math.inf
@@ -80,7 +81,7 @@ class StepsRule:
 
 
 def student_quantile(degrees: float, confidence: float = 0.95) -> float:
-    """Two-sided, of 0.95 or 0.99; for less than 1 degree of freedom as for 1."""
+    """Two-sided, of 0.95, 0.99 or 0.999; for less than 1 degree of freedom as for 1."""
     known = _STUDENT[confidence]
     if degrees > len(known):
         return student_tail((1 + confidence) / 2, degrees)
@@ -88,7 +89,7 @@ def student_quantile(degrees: float, confidence: float = 0.95) -> float:
 
 
 def student_tail(probability: float, degrees: float) -> float:
-    """One-sided, by Cornish and Fisher's expansion: right to 0.5 % from 11 degrees on."""
+    """One-sided, by Cornish and Fisher's expansion: right to 1 % from 11 degrees on."""
     z = NormalDist().inv_cdf(probability)
     first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     return z + first / degrees + second / degrees**2
@@ -188,11 +189,12 @@ def first_counted(times_s: Sequence[float], rule: StepsRule) -> int:
 def is_slower(counted: Sequence[float], rule: StepsRule) -> bool:
     """Whether these steps are slower than the incumbent for certain.
 
-    The interval is looked at after each step, hence 99 %; the warm-up must be over.
+    The interval is looked at after each step, and the incumbent looked fast by some luck; with
+    99 %, one in twenty of its equals was taken for slower, hence 99.9 %. The warm-up must be over.
     """
     if rule.incumbent_step_time_s is None:
         return False
-    return step_statistics(counted, 0.99).interval_s[0] > rule.incumbent_step_time_s
+    return step_statistics(counted, 0.999).interval_s[0] > rule.incumbent_step_time_s
 
 
 def _checked(times_s: Sequence[float]) -> NDArray[np.float64]:

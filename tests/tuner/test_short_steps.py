@@ -133,9 +133,9 @@ def test_short_steps_take_a_share_of_the_time_that_full_ones_may_take() -> None:
 
 
 def test_what_was_measured_on_two_noisy_cores_is_extrapolated_well_for_a_fifth() -> None:
-    """25 plans, both kinds of steps; single steps scatter by 12 %."""
+    """20 plans, both kinds of steps; full steps scatter by 4 % to 20 %."""
     found = documented(recorded(RECORDED))
-    assert found["plans"] == 25
+    assert found["plans"] == 20
     assert found["fewest_microbatches"] == 16
     assert found["median_error"] <= 0.03
     assert found["p90_error"] <= 0.06
