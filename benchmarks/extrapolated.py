@@ -35,7 +35,7 @@ SHAPE = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 2048}
 """A full step takes seconds: of shorter ones a busy machine's noise leaves nothing to compare."""
 TIME_S = 240.0
 """Of the full steps of a plan, where that many do not take less: on a shared machine their times
-scatter by 12 %."""
+scatter by 4 % to 20 %."""
 _PYTORCH, _DEEPSPEED, _MEGATRON = (
     {"backend": name, "precision": "fp32"} for name in ("pytorch", "deepspeed", "megatron")
 )
