@@ -76,7 +76,7 @@ def nothing_is_left(tmp_path: Path) -> Iterator[None]:
 def test_ranks_that_all_succeed_are_measured_by_the_fullest(tmp_path: Path) -> None:
     measured = outcome(tmp_path, "succeed", "succeed")
     assert isinstance(measured, Measured)
-    assert measured.step_time_s == 0.2
+    assert measured.step_time_s == pytest.approx(0.2)
     assert measured.peak_memory_bytes_by_rank == (1000, 1001)
     assert measured.peak_memory_bytes == 1001
 
