@@ -43,7 +43,7 @@ class StepStatistics:
     level_s: float
     """The mean, without outliers."""
     interval_s: tuple[float, float]
-    """95 % interval of the level."""
+    """Of the level, with the confidence that was asked for."""
     outliers: tuple[int, ...]
     """Indices of steps far from all others, which the mean leaves out."""
     effective_steps: float
