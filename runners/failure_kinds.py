@@ -61,6 +61,8 @@ class Raised:
 
 
 _RUNTIME = "RuntimeError"
+_NO_SEGMENT = "failed to map segment from shared object"
+"""The dynamic linker's words for a library whose pages could not be had."""
 _NCCL = "torch.distributed.DistBackendError"
 _MEMORY_TYPES = frozenset(
     {
@@ -74,6 +76,7 @@ _MEMORY_WORDS: tuple[tuple[str, str, _When], ...] = (
     (_RUNTIME, "DefaultCPUAllocator: can't allocate memory", _When.ALWAYS),
     (_RUNTIME, "DefaultCPUAllocator: not enough memory", _When.ALWAYS),
     (_RUNTIME, "C10 Out of Memory", _When.ALWAYS),
+    (_RUNTIME, "std::bad_alloc", _When.ALWAYS),
     (_RUNTIME, "Cannot allocate memory", _When.ALWAYS),
     (_RUNTIME, "CUDA out of memory", _When.ALWAYS),
     (_RUNTIME, "HIP out of memory", _When.ALWAYS),
@@ -92,12 +95,15 @@ _MEMORY_WORDS: tuple[tuple[str, str, _When], ...] = (
     (_RUNTIME, "CUDNN_STATUS_INTERNAL_ERROR", _When.NEARLY_FULL),
     (_RUNTIME, "can't start new thread", _When.LIMITED),
     (_RUNTIME, "Resource temporarily unavailable", _When.LIMITED),
+    ("ImportError", _NO_SEGMENT, _When.LIMITED),
+    ("OSError", _NO_SEGMENT, _When.LIMITED),
     ("SystemError", "without setting an exception", _When.LIMITED),
     ("SystemError", "error return without exception set", _When.LIMITED),
     (BELOW_PYTHON, "Cannot allocate memory", _When.ALWAYS),
     (BELOW_PYTHON, "cannot allocate memory", _When.ALWAYS),
     (BELOW_PYTHON, "Out of memory", _When.ALWAYS),
     (BELOW_PYTHON, "Resource temporarily unavailable", _When.ALWAYS),
+    (BELOW_PYTHON, "memory allocation of ", _When.ALWAYS),
     (BELOW_PYTHON, "terminate called without an active exception", _When.LIMITED),
 )
 """Type, words inside its message, and when they count. cuBLAS and cuDNN say "not initialized"

@@ -20,6 +20,7 @@ _NATIVE = (
     "OMP: Error",
     "OpenBLAS blas_thread_init: pthread_create failed",
     "cannot allocate memory for thread-local data",
+    "memory allocation of ",  # Rust's
     "terminate called without an active exception",
 )
 _PYTHON_NAMES = {

@@ -26,7 +26,6 @@ from tuner.launch import DEEPSPEED_FILE
 def deepspeed_training(launch: LaunchFolder, device: torch.device) -> Training:
     """The model in a DeepSpeed engine, ready for its first step."""
     config = json.loads((launch.path / DEEPSPEED_FILE).read_text())
-    _join(device)
     if "pipeline" in config:
         return DeepSpeedPipelineTraining(launch, config, device)
     model = _model(launch, config, device)
@@ -35,8 +34,8 @@ def deepspeed_training(launch: LaunchFolder, device: torch.device) -> Training:
     return DeepSpeedTraining(launch, engine, device)
 
 
-def _join(device: torch.device) -> None:
-    """Has DeepSpeed use the process group that is there.
+def join_deepspeed(device: torch.device) -> None:
+    """Has DeepSpeed use the process group that is there. Collective.
 
     On CPU it would first compile a shared-memory operator, which takes tens of seconds, needs a
     compiler, and makes ranks wait for one another's build lock. gloo does the same without.

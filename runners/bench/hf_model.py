@@ -8,16 +8,30 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from runners.bench.launch_folder import LaunchFolder
 from runners.bench.weights import initial_weight
+
+
+def import_model(launch: LaunchFolder) -> None:
+    """Imports what defines the model: its code is no part of what a plan's memory is.
+
+    Raises:
+        ValueError: the user's factory cannot be imported.
+    """
+    factory = launch.training.factory
+    if factory is None:
+        # A type without such a model is refused with all others' names when it is built.
+        MODEL_FOR_CAUSAL_LM_MAPPING.get(type(_hf_config(launch)), None)
+    else:
+        _imported(factory)
 
 
 def model_on_meta(launch: LaunchFolder) -> nn.Module:
@@ -97,13 +111,16 @@ def decoder_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _hf_model(launch: LaunchFolder) -> nn.Module:
-    values = json.loads(launch.model_config_path.read_text())
-    config = AutoConfig.for_model(**values)
+    config = _hf_config(launch)
     config.use_cache = False
     _switch_dropout_off(config)
     # The attention is left to transformers: sdpa where the model has it, else its own.
     model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     return model.train()
+
+
+def _hf_config(launch: LaunchFolder) -> Any:
+    return AutoConfig.for_model(**json.loads(launch.model_config_path.read_text()))
 
 
 def _switch_dropout_off(config: Any) -> None:
@@ -113,16 +130,20 @@ def _switch_dropout_off(config: Any) -> None:
             setattr(config, name, 0.0)
 
 
-def _own_model(factory: str) -> nn.Module:
+def _imported(factory: str) -> Callable[[], object]:
     module_name, _, name = factory.partition(":")
     try:
-        make = getattr(importlib.import_module(module_name), name)
+        make: Callable[[], object] = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(
             f"workload.model must name a factory that can be imported, got {factory}: {error}; "
             "install its package on every node"
         ) from error
-    model = make()
+    return make
+
+
+def _own_model(factory: str) -> nn.Module:
+    model = _imported(factory)()
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"workload.model: {factory}() must return a torch.nn.Module, got {type(model).__name__}"

@@ -22,6 +22,10 @@ class MemoryMeter(Protocol):
         """What else is known: allocator counters, bytes on the device."""
         ...
 
+    def lift_limit(self) -> None:
+        """For a rank that has failed: what it says takes memory, and is not the plan's."""
+        ...
+
 
 def _proc_status_bytes(key: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -69,6 +73,10 @@ def _give_large_tensors_back() -> None:
         libc.mallopt(_M_MMAP_THRESHOLD, _OWN_PAGES_BYTES)
 
 
+def _lower(ceiling: int, most: int) -> int:
+    return ceiling if most == resource.RLIM_INFINITY else min(ceiling, most)
+
+
 class CpuMemoryMeter:
     """Resident bytes above those at the start; RLIMIT_DATA makes too large a plan really fail.
 
@@ -85,7 +93,8 @@ class CpuMemoryMeter:
         if limit_bytes is not None:
             _make_thread_stacks_small()
             ceiling = _proc_status_bytes("VmData") + limit_bytes
-            resource.setrlimit(resource.RLIMIT_DATA, (ceiling, ceiling))
+            _, most = resource.getrlimit(resource.RLIMIT_DATA)
+            resource.setrlimit(resource.RLIMIT_DATA, (_lower(ceiling, most), most))
 
     def peak_bytes(self) -> int:
         """Highest resident size since the start, less that at the start and later library pages."""
@@ -100,6 +109,11 @@ class CpuMemoryMeter:
             "limit_bytes": self._limit_bytes,
             "allocator_retries": 0,
         }
+
+    def lift_limit(self) -> None:
+        """Up to what the system allows."""
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 class CudaMemoryMeter:
@@ -132,6 +146,9 @@ class CudaMemoryMeter:
             "allocator_retries": stats.get("num_alloc_retries", 0),
             "limit_bytes": self._limit_bytes,
         }
+
+    def lift_limit(self) -> None:
+        """Nothing to lift: words take no memory of the device."""
 
 
 def memory_meter(device: torch.device, limit_bytes: int | None) -> MemoryMeter:

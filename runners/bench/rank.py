@@ -38,6 +38,8 @@ def run_rank(launch_path: Path, results: Path | None) -> int:
         result = _trained(LaunchFolder.read(launch_path), place, report, meters)
         report.succeed(result)
     except Exception as error:  # the one place: where a rank dies, its report is what remains
+        for meter in meters:
+            meter.lift_limit()
         report.fail(error, _memory_at_the_end(meters))
         traceback.print_exc()
         return 1
@@ -70,6 +72,10 @@ def _trained(
     build = _joined(launch, device)
     dist.barrier()
     report.enter(Phase.MODEL)
+    if launch.training.backend is not Backend.MEGATRON:
+        from runners.bench.hf_model import import_model
+
+        import_model(launch)
     meters.append(memory_meter(device, launch.training.memory_limit_bytes))
     report.memory = meters[0].details()
     report.write()
@@ -85,7 +91,6 @@ def _joined(launch: LaunchFolder, device: torch.device) -> Callable[[], Training
     They are joined before memory is limited, for they are not the plan's. The threads of each
     gloo group have stacks of 8 MiB, which RLIMIT_DATA counts although they are never touched; a
     thread that cannot start there ends the process without an exception, or lets it wait.
-    DeepSpeed joins its own while it builds.
     """
     backend = launch.training.backend
     if backend is Backend.MEGATRON:
@@ -100,8 +105,9 @@ def _joined(launch: LaunchFolder, device: torch.device) -> Callable[[], Training
 
             return partial(pytorch_training, launch, pytorch_layout(launch, device))
         case Backend.DEEPSPEED:
-            from runners.bench.deepspeed_training import deepspeed_training
+            from runners.bench.deepspeed_training import deepspeed_training, join_deepspeed
 
+            join_deepspeed(device)
             return partial(deepspeed_training, launch, device)
         case Backend.MEGATRON:
             from runners.bench.megatron_training import megatron_training

@@ -36,6 +36,8 @@ try:
     tensor(250)
 except RuntimeError as error:
     seen["refusal"] = str(error)
+meter.lift_limit()
+seen["after"] = tensor(250).nbytes
 print(json.dumps(seen))
 """
 
@@ -61,3 +63,7 @@ def test_the_peak_is_what_lived_at_once(seen: dict[str, object]) -> None:
 
 def test_more_than_the_limit_cannot_be_allocated(seen: dict[str, object]) -> None:
     assert "can't allocate memory" in str(seen["refusal"])
+
+
+def test_once_the_limit_is_lifted_it_can(seen: dict[str, object]) -> None:
+    assert seen["after"] == 250 * MIB

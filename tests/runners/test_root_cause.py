@@ -113,6 +113,9 @@ NCCL_PEER_AS_INTERNAL = NCCL_ERROR.format(
 CUBLAS = "CUDA error: {} when calling `cublasCreate(handle)`"
 NO_EXCEPTION = "<function for_model at 0x7f38> returned NULL without setting an exception"
 THREAD = "can't start new thread"
+NO_SEGMENT = "/site-packages/a/a.abi3.so: failed to map segment from shared object"
+IMPORT = ("ImportError", "Exception", "BaseException", "object")
+LINKER = ("OSError", "Exception", "BaseException", "object")
 TERMINATE = "terminate called after throwing an instance of '{}'\n  what():  {}\n"
 NAMELESS = "terminate called without an active exception\n"
 CPP_FRAMES = (
@@ -161,6 +164,10 @@ OUT_OF_MEMORY = {
     ),
     "a thread's stack under a limit": raised(RUNTIME, THREAD, memory=LIMITED_CPU),
     "an extension under a limit": raised(SYSTEM, NO_EXCEPTION, memory=LIMITED_CPU),
+    "the import of an extension under a limit": raised(IMPORT, NO_SEGMENT, memory=LIMITED_CPU),
+    "a library by ctypes under a limit": raised(LINKER, NO_SEGMENT, memory=LIMITED_CPU),
+    "C++ through torch": raised(RUNTIME, "std::bad_alloc"),
+    "Rust": died(-signal.SIGABRT, "memory allocation of 4096 bytes failed\n"),
     "Python itself under a limit": raised(
         SYSTEM, "error return without exception set", memory=LIMITED_CPU
     ),
@@ -225,6 +232,10 @@ NOT_OUT_OF_MEMORY = {
     "NCCL with memory left": raised(NCCL, NCCL_VAGUE, memory=HALF_EMPTY),
     "too many threads without a limit": raised(RUNTIME, THREAD, memory=HALF_EMPTY),
     "a faulty extension without a limit": raised(SYSTEM, NO_EXCEPTION, memory=HALF_EMPTY),
+    "a library that cannot be mapped without a limit": raised(
+        IMPORT, NO_SEGMENT, memory=HALF_EMPTY
+    ),
+    "a package that is not installed": raised(IMPORT, "No module named 'a'", memory=LIMITED_CPU),
     "a file": raised(("FileNotFoundError", "OSError"), "[Errno 2] No such file", errno=2),
     "a segmentation fault": died(-signal.SIGSEGV, "set PYTORCH_ALLOC_CONF to avoid out of memory"),
     "threads left behind without a limit": died(-signal.SIGABRT, NAMELESS, memory=HALF_EMPTY),

@@ -123,7 +123,7 @@ def test_the_memory_of_a_plan_does_not_depend_on_how_its_ranks_were_started(
     assert isinstance(warm, Measured)
     assert isinstance(cold, Measured)
     assert warm.losses == cold.losses
-    assert warm.peak_memory_bytes == pytest.approx(cold.peak_memory_bytes, rel=0.05)
+    assert warm.peak_memory_bytes == pytest.approx(cold.peak_memory_bytes, abs=2 * 2**20)
 
 
 def test_a_trial_whose_warm_process_is_killed_is_run_once_more(
