@@ -28,8 +28,6 @@ SCORES_AT_WORK = 3.0
 CONTEXT_BYTES = 24 * 2**20
 """What a rank touches after its imports beside large tensors: kernels that oneDNN makes when they
 are first used, gloo's buffers, threads, the heaps of small tensors, autograd's own objects."""
-ZERO_CONTEXT_BYTES = 40 * 2**20
-"""The same of DeepSpeed's ZeRO optimizers on top: hooks and tables for every parameter."""
 
 
 def cpu_stage_memory(
@@ -46,8 +44,6 @@ def cpu_stage_memory(
     # A recomputed layer is whole again for a moment, but not while the loss is.
     activations = kept * c.activations + np.maximum(again * c.activations - logits, 0.0)
     exchange = _exchange_bytes(lay, params) * c.workspace
-    zero = lay.deepspeed & (lay.zero_stage >= 1)
-    context = CONTEXT_BYTES + np.where(zero, ZERO_CONTEXT_BYTES, 0.0)
     return {
         "parameters": held.parameters * c.states,
         "gradients": held.gradients * c.states,
@@ -55,7 +51,9 @@ def cpu_stage_memory(
         "activations": activations,
         "logits": logits,
         "workspace": np.maximum(exchange - activations - logits, 0.0),
-        "context": context * (c.context_bytes / DEFAULT.memory.context_bytes),
+        "context": np.full(
+            len(lay.pp), CONTEXT_BYTES * c.context_bytes / DEFAULT.memory.context_bytes
+        ),
     }
 
 
