@@ -93,6 +93,7 @@ _MEMORY_WORDS: tuple[tuple[str, str, _When], ...] = (
     (_RUNTIME, "CUBLAS_STATUS_INTERNAL_ERROR", _When.NEARLY_FULL),
     (_RUNTIME, "CUDNN_STATUS_NOT_INITIALIZED", _When.NEARLY_FULL),
     (_RUNTIME, "CUDNN_STATUS_INTERNAL_ERROR", _When.NEARLY_FULL),
+    (_RUNTIME, "[enforce fail a", _When.LIMITED),
     (_RUNTIME, "can't start new thread", _When.LIMITED),
     (_RUNTIME, "Resource temporarily unavailable", _When.LIMITED),
     ("ImportError", _NO_SEGMENT, _When.LIMITED),
@@ -107,7 +108,8 @@ _MEMORY_WORDS: tuple[tuple[str, str, _When], ...] = (
     (BELOW_PYTHON, "terminate called without an active exception", _When.LIMITED),
 )
 """Type, words inside its message, and when they count. cuBLAS and cuDNN say "not initialized"
-where they could not allocate their handles; NCCL says no more than "unhandled cuda error"; of
+where they could not allocate their handles; NCCL says no more than "unhandled cuda error"; torch
+keeps the first 15 bytes of "[enforce fail at alloc_cpu" where the rest does not fit either; of
 several threads that a library starts, one without memory for its stack leaves the others behind,
 which C++ answers without naming an exception."""
 _PEER_TYPES = frozenset({"ConnectionResetError", "BrokenPipeError", "ConnectionAbortedError"})

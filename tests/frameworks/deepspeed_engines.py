@@ -18,14 +18,16 @@ from runners.backends.deepspeed_zero import deepspeed_launch
 from tests.tiny_job import cpu_cluster, tiny_workload
 from tuner.launch import DEEPSPEED_FILE, Measurement
 from tuner.launch_files import write_launch_files
-from tuner.plan import ParallelPlan
+from tuner.plan import Backend, ParallelPlan
 
 _LIMIT_S = 60
 
 
 def main(cases_path: Path, results_path: Path) -> None:
     os.environ.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1")
-    import runners.bench.deepspeed_training  # noqa: F401  # once, before the forks
+    from runners.bench.frameworks import import_framework
+
+    import_framework(Backend.DEEPSPEED)  # once, before the forks
 
     cases = json.loads(cases_path.read_text())
     results = [_forked(case, results_path) for case in cases]
@@ -60,7 +62,7 @@ def _engine(case: Mapping[str, Any]) -> dict[str, Any]:
     from deepspeed.utils import groups
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from runners.bench.deepspeed_training import deepspeed_training
+    from runners.bench.deepspeed_training import deepspeed_training, join_deepspeed
     from runners.bench.launch_folder import LaunchFolder
 
     num_ranks, rank = case["num_ranks"], case["rank"]
@@ -72,9 +74,11 @@ def _engine(case: Mapping[str, Any]) -> dict[str, Any]:
     }
     os.environ.update({name: str(value) for name, value in place.items()})
     dist.init_process_group("fake", rank=rank, world_size=num_ranks, store=FakeStore())
+    device = torch.device("cpu")
+    join_deepspeed(device)
     with tempfile.TemporaryDirectory() as folder:
         training: Any = deepspeed_training(
-            LaunchFolder.read(_launch_folder(case, Path(folder))), torch.device("cpu")
+            LaunchFolder.read(_launch_folder(case, Path(folder))), device
         )
         engine = training._engine
         return {

@@ -77,7 +77,7 @@ def test_a_limit_that_is_too_small_for_the_plan_is_out_of_memory(
     runner: LocalRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Backend
 ) -> None:
     """Neither threads of process groups nor imported code would fit; those are not the plan's."""
-    monkeypatch.setattr(runner, "measurement", replace(MEASUREMENT, memory_limit_bytes=2**18))
+    monkeypatch.setattr(runner, "measurement", replace(MEASUREMENT, memory_limit_bytes=2**14))
     out = runner.run(replace(PLAN, backend=backend), tmp_path / "0", lambda _: None)
     assert isinstance(out, OutOfMemory), out
 

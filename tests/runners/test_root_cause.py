@@ -166,6 +166,9 @@ OUT_OF_MEMORY = {
     "an extension under a limit": raised(SYSTEM, NO_EXCEPTION, memory=LIMITED_CPU),
     "the import of an extension under a limit": raised(IMPORT, NO_SEGMENT, memory=LIMITED_CPU),
     "a library by ctypes under a limit": raised(LINKER, NO_SEGMENT, memory=LIMITED_CPU),
+    "torch without memory for its own words": raised(
+        RUNTIME, "[enforce fail a when instantiating MLP", memory=LIMITED_CPU
+    ),
     "C++ through torch": raised(RUNTIME, "std::bad_alloc"),
     "Rust": died(-signal.SIGABRT, "memory allocation of 4096 bytes failed\n"),
     "Python itself under a limit": raised(
