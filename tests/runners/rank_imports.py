@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-from importlib import import_module
+import transformers.models.llama.modeling_llama  # noqa: F401  # of the models of most tests
 
-for _name in (
-    "runners.bench.rank",
-    "runners.bench.pytorch_training",
-    "runners.bench.deepspeed_training",
-    "runners.bench.megatron_groups",
-    "runners.bench.megatron_training",
-    # What the frameworks leave until a model is built.
-    "deepspeed.module_inject.auto_ep_layer",
-    "deepspeed.runtime.zero.muon.muon_optimizer",
-    "transformers.models.llama.modeling_llama",
-):
-    import_module(_name)
-# As the product's warm processes do: else each rank's first collection copies all of their pages.
-gc.collect()
-gc.freeze()
+import runners.bench.rank  # noqa: F401
+from runners.bench.frameworks import import_framework
+from tuner.plan import Backend
+
+for _backend in Backend:
+    import_framework(_backend)

@@ -11,6 +11,7 @@ import pytest
 MIB = 2**20
 PROGRAM = """
 import json
+import resource
 import torch
 from runners.bench.memory import _proc_status_bytes, memory_meter
 
@@ -38,6 +39,13 @@ except RuntimeError as error:
     seen["refusal"] = str(error)
 meter.lift_limit()
 seen["after"] = tensor(250).nbytes
+most = _proc_status_bytes("VmData") + 100 * MIB
+resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+memory_meter(torch.device("cpu"), 200 * MIB).lift_limit()
+try:
+    tensor(150)
+except RuntimeError as error:
+    seen["refusal of the system"] = str(error)
 print(json.dumps(seen))
 """
 
@@ -67,3 +75,7 @@ def test_more_than_the_limit_cannot_be_allocated(seen: dict[str, object]) -> Non
 
 def test_once_the_limit_is_lifted_it_can(seen: dict[str, object]) -> None:
     assert seen["after"] == 250 * MIB
+
+
+def test_a_lower_limit_of_the_system_stays(seen: dict[str, object]) -> None:
+    assert "can't allocate memory" in str(seen["refusal of the system"])

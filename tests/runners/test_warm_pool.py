@@ -39,7 +39,10 @@ TOKEN = "0123456789abcdef" * 2
 def runner(*, warm: bool) -> LocalRunner:
     measurement = Measurement(warmup_steps=1, steps=2)
     slots = Slots(warm=warm)
-    return LocalRunner(tiny_workload(), cpu_cluster(2), measurement, LIMITS_S, slots=slots)
+    workload = tiny_workload(
+        vocab_size=16384
+    )  # 40 MiB, of which few pages more or less say nothing
+    return LocalRunner(workload, cpu_cluster(2), measurement, LIMITS_S, slots=slots)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +126,7 @@ def test_the_memory_of_a_plan_does_not_depend_on_how_its_ranks_were_started(
     assert isinstance(warm, Measured)
     assert isinstance(cold, Measured)
     assert warm.losses == cold.losses
-    assert warm.peak_memory_bytes == pytest.approx(cold.peak_memory_bytes, abs=2 * 2**20)
+    assert warm.peak_memory_bytes == pytest.approx(cold.peak_memory_bytes, rel=0.05)
 
 
 def test_a_trial_whose_warm_process_is_killed_is_run_once_more(
